@@ -21,7 +21,7 @@ from botorch_delay.exceptions import BotorchDelayError, InputError
 
 logger = logging.getLogger(__name__)
 
-# What argparse takes for a number and not for an option: -1e-3, -inf and -0,5 as well as -1.
+# Negative numbers that are not options for argparse: -1e-3, -inf and -0,5 as well as -1.
 _NEGATIVE = re.compile(r"^-(\d+[.,]?\d*|[.,]\d+)(e[-+]?\d+)?$|^-(inf|nan)", re.IGNORECASE)
 
 _SUITES = {
@@ -36,17 +36,16 @@ _SUITES = {
 
 _CHOICES = ("problems", "delays", "methods", "seeds", "steps")
 
-# Calls that messages of the library name, and the commands of other names.
+# Calls in messages of the library, and the commands with other names.
 _CALL = re.compile(
     r"(?:opt\.)?\b(attach|correct|extend|tell|mark_failed|mark_abandoned|recommend)\(([^()]*)\)"
 )
 _COMMANDS = {"mark_failed": "fail", "mark_abandoned": "abandon", "recommend": "show"}
 
 Command = Callable[[argparse.Namespace], None]
-Told = tuple[object, str]  # for scripts, ready for JSON, and for people
+Output = tuple[object, str]  # what a command tells scripts, ready for JSON, and people
 
-# A command that Ctrl-C stopped, as shells count it.
-INTERRUPTED = 130
+INTERRUPTED = 130  # the exit code after Ctrl-C
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -69,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         _complain("interrupted")
         return INTERRUPTED
-    except BrokenPipeError:  # who reads, such as head, has read enough
+    except BrokenPipeError:  # the reader, such as head, has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the end
         return 1
     except OSError as error:  # a full disk, a folder that may not be written to
@@ -85,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _in_commands(message: str, study: Path | str) -> str:
-    """A message of the library with the commands for the calls that it names."""
+    """A message of the library with the calls that it names replaced by commands."""
 
     def command(call: re.Match[str]) -> str:
         name, given = call.groups()
@@ -100,14 +99,14 @@ def _complain(message: str) -> None:
 
 
 class _Parser(argparse.ArgumentParser):
-    """One line for a wrong option, with the right ones."""
+    """Answers a wrong option in one line, with the right ones."""
 
     def error(self, message: str) -> None:  # type: ignore[override]  # exits, as the base does
         usage = " ".join(self.format_usage().split())
         self.exit(2, f"{self.prog}: {message} ({usage}; see {self.prog} --help)\n")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Each command refuses what it does not know, with its own options."""
+        """Subcommands refuse unknown arguments themselves, so that the line has their options."""
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -159,7 +158,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_study_commands(add: Callable[..., _Parser]) -> None:
-    """The commands on a study in a file."""
+    """Add the commands on a study in a file."""
 
     def on_study(name: str, command: Command, text: str) -> _Parser:
         added = add(name, command, text)
@@ -320,8 +319,8 @@ def _init(arguments: argparse.Namespace) -> None:
     _print(arguments, made, text)
 
 
-def _on_study(action: Callable[[argparse.Namespace, Any], Told], *, edits: bool) -> Command:
-    """A command that opens the study, perhaps changes and saves it, and tells what it did."""
+def _on_study(action: Callable[[argparse.Namespace, Any], Output], *, edits: bool) -> Command:
+    """A command that opens the study, saves it if it ``edits``, and prints what was done."""
 
     @wraps(action)
     def command(arguments: argparse.Namespace) -> None:
@@ -339,21 +338,19 @@ _edits, _reads = partial(_on_study, edits=True), partial(_on_study, edits=False)
 
 
 @_edits
-def _ask(arguments: argparse.Namespace, opt: Any) -> Told:
+def _ask(arguments: argparse.Namespace, opt: Any) -> Output:
     from botorch_delay.study import describe_trial, format_trials
 
-    if arguments.n < 1:
-        raise InputError(f"-n must be at least 1, got {arguments.n}.")
     trials = [describe_trial(trial) for trial in opt.ask(arguments.n)]
     hint = f"hand in results: botorch-delay tell {arguments.study} ID RESULT"
     return trials, f"{format_trials(trials, units=opt.domain.columns.units)}\n{hint}"
 
 
 def _settling(call: Callable[[argparse.Namespace, Any], None]) -> Command:
-    """A command that says of a trial what became of it."""
+    """A command that changes one trial."""
 
     @_edits
-    def action(arguments: argparse.Namespace, opt: Any) -> Told:
+    def action(arguments: argparse.Namespace, opt: Any) -> Output:
         from botorch_delay.study import describe_trial, format_settled
 
         call(arguments, opt)
@@ -370,7 +367,7 @@ _correct = _settling(lambda given, opt: opt.correct(given.id, given.value, given
 
 
 @_edits
-def _attach(arguments: argparse.Namespace, opt: Any) -> Told:
+def _attach(arguments: argparse.Namespace, opt: Any) -> Output:
     from botorch_delay.entries import params_of, warn_outside
 
     x = opt.domain.point(params_of(opt.domain, arguments.settings), outside=True)
@@ -382,7 +379,7 @@ def _attach(arguments: argparse.Namespace, opt: Any) -> Told:
 
 
 @_edits
-def _detach(arguments: argparse.Namespace, opt: Any) -> Told:
+def _detach(arguments: argparse.Namespace, opt: Any) -> Output:
     opt.detach(arguments.id, arguments.reason)
     count = len(opt.attached)
     text = f"attached result {arguments.id} is taken back ({count} attached in all)"
@@ -390,7 +387,7 @@ def _detach(arguments: argparse.Namespace, opt: Any) -> Told:
 
 
 @_edits
-def _extend(arguments: argparse.Namespace, opt: Any) -> Told:
+def _extend(arguments: argparse.Namespace, opt: Any) -> Output:
     opt.extend(arguments.horizon)
     asked = len(opt.trials)
     text = f"{arguments.horizon} trials are planned now, {asked} of them are asked"
@@ -398,7 +395,7 @@ def _extend(arguments: argparse.Namespace, opt: Any) -> Told:
 
 
 @_edits
-def _note(arguments: argparse.Namespace, opt: Any) -> Told:
+def _note(arguments: argparse.Namespace, opt: Any) -> Output:
     from botorch_delay.study import add_note
 
     lines = add_note(opt, " ".join(arguments.text))
@@ -406,7 +403,7 @@ def _note(arguments: argparse.Namespace, opt: Any) -> Told:
 
 
 @_edits
-def _finish(arguments: argparse.Namespace, opt: Any) -> Told:
+def _finish(arguments: argparse.Namespace, opt: Any) -> Output:
     opt.finish()
     asked, running = len(opt.trials), len(opt.pending)
     text = (
@@ -417,7 +414,7 @@ def _finish(arguments: argparse.Namespace, opt: Any) -> Told:
 
 
 @_edits
-def _import(arguments: argparse.Namespace, opt: Any) -> Told:
+def _import(arguments: argparse.Namespace, opt: Any) -> Output:
     from botorch_delay.entries import import_results
 
     new, known = import_results(opt, arguments.table)
@@ -428,7 +425,7 @@ def _import(arguments: argparse.Namespace, opt: Any) -> Told:
 
 
 @_reads
-def _show(arguments: argparse.Namespace, opt: Any) -> Told:
+def _show(arguments: argparse.Namespace, opt: Any) -> Output:
     from botorch_delay.study import describe_study, format_study
 
     study = describe_study(opt)
@@ -436,7 +433,7 @@ def _show(arguments: argparse.Namespace, opt: Any) -> Told:
 
 
 @_reads
-def _export(arguments: argparse.Namespace, opt: Any) -> Told:
+def _export(arguments: argparse.Namespace, opt: Any) -> Output:
     from botorch_delay.entries import write_results
 
     count = write_results(opt, arguments.table)
@@ -444,13 +441,12 @@ def _export(arguments: argparse.Namespace, opt: Any) -> Told:
 
 
 @_reads
-def _plot(arguments: argparse.Namespace, opt: Any) -> Told:
+def _plot(arguments: argparse.Namespace, opt: Any) -> Output:
     from botorch_delay.plotting import plot_summary
-    from botorch_delay.plotting.axes import pyplot
+    from botorch_delay.plotting.axes import check_picture, pyplot
 
     picture = arguments.picture or arguments.study.with_suffix(".png")
-    if picture.suffix.lower() != ".png" or not picture.absolute().parent.is_dir():
-        raise InputError(f"The picture must be a .png file in a folder that exists, got {picture}.")
+    check_picture(picture)
     pyplot().switch_backend("Agg")  # no screen is needed
     plot_summary(opt).savefig(picture, dpi=110)
     return {"picture": str(picture)}, f"{picture}: the results so far"

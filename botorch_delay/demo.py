@@ -1,16 +1,14 @@
-"""The main job on real data: tune a classifier of images with late, out-of-order results.
+"""The demo: tune a classifier of images on real data with late, out-of-order results.
 
-An evaluation cross-validates it on half of scikit-learn's digits: it takes as long as it takes,
-up to seven times longer with some settings than with others, and comes back out of order. The other
-half, held out, says what the settings are worth.
+An evaluation cross-validates the classifier on half of scikit-learn's digits, and takes up to seven
+times longer with some settings than with others. The other half is held out to judge the result.
 
-The race against other methods is of the same evaluations on a simulated clock: four workers, and
-each takes the processor time that it did.
+The race against other methods runs the same evaluations on a simulated clock with four workers,
+where each takes its processor time.
 """
 
 from __future__ import annotations
 
-import os
 import time
 import warnings
 from collections.abc import Mapping
@@ -32,24 +30,24 @@ from botorch_delay.benchmarks.runs import simulate_cell
 from botorch_delay.benchmarks.simulator import Recommended
 from botorch_delay.domains.parameters import Float
 from botorch_delay.domains.space import Space
-from botorch_delay.exceptions import InputError, StorageError
+from botorch_delay.exceptions import StorageError
 from botorch_delay.optimizers import BPEDelayOptimizer, RandomOptimizer
 from botorch_delay.plotting import plot_best, plot_parallel, plot_timeline
+from botorch_delay.plotting.axes import check_picture
 from botorch_delay.runner import RunReport, run
 from botorch_delay.workers import spawned_pool
 
 HELD_OUT = 0.5
 FOLDS = 2
-LANDMARKS = 200  # digits of which the features are similarities
-TOLERANCE, STEPS = 1e-6, 2000  # of the solver: where it ends, and after how many steps at most
-GUESSING = 0.9  # the error of one who says 0.1 for every digit; what is worse counts as that
-# An evaluation of the demo takes this many times as long as it computes, as on a slower machine, so
-# that it is long beside an ask. Random search has nothing to wait for.
+LANDMARKS = 200  # digits whose similarities to an image are its features
+TOLERANCE, STEPS = 1e-6, 2000  # of the solver
+GUESSING = 0.9  # the error of predicting 0.1 for every digit, and the worst one that is reported
+# An evaluation takes this many times as long as it computes, so that it is long beside an ask.
 SLOWNESS = 5.0
 
 Array = NDArray[Any]
 
-# Who races: by label a method, and what its workers do.
+# Methods and clocks of the race by label.
 RACERS = {
     "this library": (METHODS["bpe-delay"], "workers-4"),
     "random search": (
@@ -63,12 +61,12 @@ RACERS = {
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What the demo found; as text, in the words of the command line.
+    """What the demo found; as text, what the command prints.
 
     Attributes:
         best: the recommended settings.
-        loss: with them, on held-out digits.
-        rival: the same with the best of as many random settings.
+        loss: their loss on held-out digits.
+        rival: the same for the best of as many random settings.
         report: when and where the evaluations ran.
         optimizer: with every trial.
     """
@@ -103,7 +101,7 @@ class DemoResult:
 
 
 def demo_space() -> Space:
-    """Five settings of the classifier, four of them over decades."""
+    """Five settings of the classifier."""
     return Space(
         power=Float(0.1, 4.0, log=True),
         blur=Float(0.1, 3.0, log=True, unit="pixels"),
@@ -117,27 +115,27 @@ def demo_space() -> Space:
 class Classifier:
     """Squared error of kernel ridge regression, cross-validated on half of the digits.
 
-    Ten outputs say which digit an image is. Grey values are raised to a power, images blurred,
-    principal components whitened in part; then come an RBF kernel, in units of the images' spread,
-    and ridge regression, whose solver takes more steps the smaller the penalty. Nothing is random.
+    Ten outputs say which digit an image is. Grey values are raised to a power, images blurred, and
+    principal components partly whitened, before an RBF kernel, in units of the images' spread, and
+    ridge regression, whose solver takes more steps the smaller the penalty. Nothing is random.
 
     Attributes:
         seed: of the split into digits to tune on and held-out digits.
-        slowness: how many times as long as it computes a call takes, at least 1.
+        slowness: how many times longer than its computation a call takes, at least 1.
     """
 
     seed: int
     slowness: float = 1.0
 
     def __call__(self, **settings: float) -> float:
-        """Mean loss over the folds, no sooner than the slowness says."""
+        """Mean loss over the folds, after a pause according to the slowness."""
         begin = time.perf_counter()
         loss, seconds = self.evaluate(settings)
         time.sleep(max(self.slowness * seconds - (time.perf_counter() - begin), 0.0))
         return loss
 
     def evaluate(self, settings: Mapping[str, float]) -> tuple[float, float]:
-        """Mean loss over the folds, and the processor time that it took in seconds."""
+        """Mean loss over the folds, and its processor time in seconds."""
         images, labels, _, _ = _digits(self.seed)
         begin = time.thread_time()
         losses = [
@@ -147,7 +145,7 @@ class Classifier:
         return float(np.mean(losses)), time.thread_time() - begin
 
     def held_out(self, settings: Mapping[str, float]) -> float:
-        """Mean loss on the held-out digits, with the trainings of the folds."""
+        """Mean loss on the held-out digits, trained on each fold."""
         images, labels, *held = _digits(self.seed)
         folds = _folds(len(images))
         return float(np.mean([_loss(settings, images[i], labels[i], *held) for i, _ in folds]))
@@ -161,16 +159,16 @@ def run_demo(
     store: Path | None = None,
     picture: Path | None = None,
 ) -> DemoResult:
-    """Tune with ``workers`` processes, ``trials`` times at least 2, and compare on held-out digits.
+    """Tune with ``workers`` processes and at least 2 ``trials``, and compare on held-out digits.
 
-    Every ask and answer is committed to ``store``, which is resumed if it exists; ``picture`` is a
-    PNG file to draw to.
+    Asks and answers are committed to ``store``, which is resumed if it exists; ``picture`` is a PNG
+    file to draw to.
     """
     validation.installed("sklearn", "The demo needs scikit-learn")
     workers = validation.whole(workers, "workers", 1)
     trials = validation.whole(trials, "trials", 2)
-    seed = validation.whole(seed, "seed", 0)
-    _check_picture(picture)
+    if picture is not None:
+        check_picture(picture)
     classifier, space = Classifier(seed), demo_space()
     optimizer = BPEDelayOptimizer(space, horizon=trials, seed=seed, maximize=False)
     rival = RandomOptimizer(space, horizon=trials, seed=seed, maximize=False)
@@ -194,14 +192,13 @@ def run_demo(
 
 @dataclass(frozen=True)
 class RaceResult:
-    """How the race went; as text, who won.
+    """The result of the race; as text, who won.
 
     Attributes:
-        lines: by racer and seed what it recommended after every ask, with the time in seconds and
-            the cross-validated loss as its regret, for no loss is below 0.
-        held_out: by racer, the loss of the last recommended settings on held-out digits, by seed.
-        target: a cross-validated loss that is to be reached, the median of what random search
-            recommends in the end.
+        lines: by racer and seed the recommendations after every ask, with the time in seconds and
+            the cross-validated loss as regret.
+        held_out: by racer and seed, the loss of the last recommendation on held-out digits.
+        target: the cross-validated loss to reach, the median of random search at its end.
     """
 
     lines: dict[str, list[list[Recommended]]]
@@ -209,11 +206,11 @@ class RaceResult:
     target: float
 
     def loss(self, racer: str) -> Array:
-        """The cross-validated loss of what it recommends in the end, by seed."""
+        """The cross-validated loss of the last recommendation, by seed."""
         return np.array([line[-1].regret for line in self.lines[racer]])
 
     def seconds(self, racer: str) -> Array:
-        """Until it recommends what reaches the target for good, by seed; inf if never."""
+        """Until its recommendation reaches the target for good, by seed; inf if never."""
         found = []
         for line in self.lines[racer]:
             missed = [step.time for step in line if step.regret > self.target]
@@ -255,31 +252,32 @@ def run_race(
 ) -> RaceResult:
     """Race this library, random search, TPE and a loop of batches, each on four simulated workers.
 
-    Each of the ``seeds`` races is on a split of its own; ``workers`` processes simulate.
+    Each of the ``seeds`` has its own split of the digits; ``workers`` processes simulate.
     """
     validation.installed("sklearn", "The demo needs scikit-learn")
     seeds = validation.whole(seeds, "seeds", 1)
     trials = validation.whole(trials, "trials", 2)
     workers = validation.whole(workers, "workers", 1)
-    _check_picture(picture)
+    if picture is not None:
+        check_picture(picture)
     METHODS["tpe"].check_installed()
     with spawned_pool(workers) as pool:
-        cells = [(racer, seed, trials) for seed in range(seeds) for racer in RACERS]
-        races = list(pool.map(_raced, *zip(*cells, strict=True)))
-    lines: dict[str, list[list[Recommended]]] = {racer: [] for racer in RACERS}
-    held_out: dict[str, list[float]] = {racer: [] for racer in RACERS}
-    for (racer, *_), (line, loss) in zip(cells, races, strict=True):
-        lines[racer].append(line)
-        held_out[racer].append(loss)
+        running = {
+            racer: [pool.submit(_raced, racer, seed, trials) for seed in range(seeds)]
+            for racer in RACERS
+        }
+        races = {racer: [race.result() for race in found] for racer, found in running.items()}
+    lines = {racer: [line for line, _ in found] for racer, found in races.items()}
+    held_out = {racer: np.array([loss for _, loss in found]) for racer, found in races.items()}
     target = float(np.median([line[-1].regret for line in lines["random search"]]))
-    result = RaceResult(lines, {racer: np.array(h) for racer, h in held_out.items()}, target)
+    result = RaceResult(lines, held_out, target)
     if picture is not None:
         _draw_race(result, picture)
     return result
 
 
 class _Classification(Problem):
-    """A loss negated, whose regret is the loss, and the processor time that it took."""
+    """The negated loss, whose regret is the loss, and its processor time as the duration."""
 
     noise_std = 0.0
     highest = 0.0
@@ -294,7 +292,6 @@ class _Classification(Problem):
         return self.observe(point, 0.0, 0.0)[0]
 
     def observe(self, point: Point, normal: float, uniform: float) -> tuple[float, float]:
-        """The negated loss, and seconds of processor time."""
         place = tuple(point.x.tolist())
         if place not in self._known:
             loss, seconds = self.classifier.evaluate(self.domain.params(point.x))
@@ -303,7 +300,7 @@ class _Classification(Problem):
 
 
 def _raced(racer: str, seed: int, trials: int) -> tuple[list[Recommended], float]:
-    """What a racer recommended after every ask, and the last one's loss on held-out digits."""
+    """A racer's recommendations, and the loss of the last one on held-out digits."""
     method, clock = RACERS[racer]
     line = simulate_cell(_Classification, DELAYS[clock], method, seed, trials, 1).recommendations
     problem = _Classification(seed)
@@ -343,14 +340,6 @@ def _draw_race(result: RaceResult, path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
-def _check_picture(path: Path | None) -> None:
-    """That a picture can be drawn to a path, if one is wanted."""
-    if path is not None:
-        validation.installed("matplotlib", "A picture needs Matplotlib")
-        if path.suffix != ".png" or not os.access(path.parent, os.W_OK):
-            raise InputError(f"The picture must be a .png in a folder to write to, got {path}.")
-
-
 def _draw(result: DemoResult, path: Path) -> None:
     """All settings as lines, the loss over time, and each worker's timeline."""
     from matplotlib.figure import Figure
@@ -369,7 +358,7 @@ def _draw(result: DemoResult, path: Path) -> None:
 
 
 def _loss(settings: Mapping[str, float], images: Array, labels: Array, *test: Array) -> float:
-    """Mean squared error on test images and labels after a training; at most that of a guess."""
+    """Mean squared error on test images and labels after training, at most that of guessing."""
     from sklearn.kernel_approximation import Nystroem
     from sklearn.linear_model import Ridge
     from sklearn.pipeline import make_pipeline
@@ -382,14 +371,14 @@ def _loss(settings: Mapping[str, float], images: Array, labels: Array, *test: Ar
     )
     outputs = np.eye(10)
     with warnings.catch_warnings(), threadpool_limits(1):
-        warnings.simplefilter("ignore")  # of landmarks that are alike to rounding
+        warnings.simplefilter("ignore")  # of nearly equal landmarks
         images, shown = _components(settings, images, test[0])
         found = classifier.fit(images, outputs[labels]).predict(shown)
     return min(float(np.square(found - outputs[test[1]]).sum(axis=1).mean()), GUESSING)
 
 
 def _components(settings: Mapping[str, float], *images: Array) -> list[Array]:
-    """Principal components of images, those of the first; of total variance 1 there."""
+    """Images by the principal components of the first ones, which get a total variance of 1."""
     from scipy.ndimage import gaussian_filter
 
     blur, whitening = settings["blur"], settings["whitening"]

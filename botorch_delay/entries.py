@@ -1,4 +1,4 @@
-"""What people write: numbers and settings in words, and results in CSV files."""
+"""Numbers and settings that people type, and results in CSV files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from botorch_delay.domains.tables import as_number, read_rows
 from botorch_delay.exceptions import InputError, OutsideWarning
 from botorch_delay.history.trials import Attached, Trial
 from botorch_delay.optimizers import Optimizer
-from botorch_delay.optimizers.reading import table_columns
+from botorch_delay.optimizers.reading import TABLE_COLUMNS, table_columns
 
 # How many values, and lines with errors, are listed.
 MAX_LISTED = 8
@@ -29,7 +29,7 @@ _WITHOUT_VALUE = ("running", "failed", "abandoned")
 
 
 def read_number(text: str, what: str) -> float:
-    """The finite number in a text; InputError, with a hint where its point is a comma."""
+    """The finite number in a text; InputError, with a hint if it has a decimal comma."""
     number = as_number(text)
     if number is not None and math.isfinite(number):
         return number
@@ -43,7 +43,7 @@ def read_number(text: str, what: str) -> float:
 
 
 def params_of(domain: Domain, settings: Sequence[str]) -> dict[str, Any]:
-    """The parameters in the given settings, each NAME=VALUE, all of them once."""
+    """The parameters in settings of the form NAME=VALUE, each name at most once."""
     values: dict[str, Any] = {}
     for setting in settings:
         name, equals, text = setting.partition("=")
@@ -57,18 +57,18 @@ def params_of(domain: Domain, settings: Sequence[str]) -> dict[str, Any]:
 
 
 def _value(domain: Domain, name: str, text: str) -> Any:
-    """The value of a parameter in a text, whether it is allowed or not."""
+    """The value of a parameter from its text, allowed or not."""
     parameter = domain.columns.parameters.get(name)
     listed = parameter.values if isinstance(parameter, Choice) else ()
     value = next((v for v in listed if text_of(v) == text), value_of(text))
     numeric = not isinstance(parameter, Choice) or any(type(v) in (int, float) for v in listed)
     if isinstance(value, str) and parameter is not None and numeric:
-        return read_number(text, name)  # which says what is wrong
+        return read_number(text, name)  # raises, and says what is wrong
     return value
 
 
 def warn_outside(domain: Domain, x: Tensor) -> None:
-    """Warn where a point (``d``) cannot be asked, with the values that can."""
+    """Warn if a point (``d``) cannot be asked, and name the values that can."""
     if bool(domain.contains(x.unsqueeze(0))):
         return
     found = [words for column in range(domain.dim) if (words := _outside(domain, column, x))]
@@ -81,7 +81,7 @@ def warn_outside(domain: Domain, x: Tensor) -> None:
 
 
 def _outside(domain: Domain, column: int, x: Tensor) -> str:
-    """Why the value in a column cannot be asked; empty if it can."""
+    """The reason why the value in a column cannot be asked; empty if it can."""
     name, value, allowed = domain.names[column], x[column].item(), domain.allowed(column)
     said, parameter = f"{name} = {value:.12g}", domain.columns.varying[name]
     if allowed is None:
@@ -98,19 +98,18 @@ def _outside(domain: Domain, column: int, x: Tensor) -> str:
 
 
 def write_results(optimizer: Optimizer, path: Path) -> int:
-    """Write every trial and attached result to a CSV file; how many there are.
+    """Write every trial and attached result to a CSV file, and return their number.
 
-    A file that is there is replaced only if it is empty or has the columns of such a table.
+    An existing file is replaced only if it is empty or has the columns of such a table.
     """
     path = Path(path)
     if path.suffix.lower() != ".csv":
         raise InputError(f"The table must be a .csv file, got {path}.")
     rows = optimizer.table()
-    few = ["trial", *table_columns(optimizer.domain).values()]
-    columns = list(rows[0]) if rows else few
+    columns = ["trial", *table_columns(optimizer.domain).values(), *TABLE_COLUMNS[1:]]
     if path.exists():
         _, header = next(read_rows(path), (0, []))
-        if header and not {*few, "state"}.issubset(header) and header != few:
+        if header and not set(columns).issubset(header):
             raise InputError(
                 f"{path} exists and is not a table of this study's results; it was left as it is. "
                 "Choose another name."
@@ -133,12 +132,12 @@ def _cell(value: Any) -> Any:
 
 
 def import_results(optimizer: Optimizer, path: Path) -> tuple[int, int]:
-    """Attach the results in a CSV file, all or none; how many, and how many there were already.
+    """Attach the results in a CSV file, all or none; the numbers of new and of known results.
 
-    It has a header with a column for each parameter and one for the value; other columns are not
-    read. Cells are between commas, semicolons or tabs; where they are not between commas, numbers
-    may have decimal commas. What ``write_results`` wrote can be read: trials without a value are
-    left out. So are results that the study has already, as often as it has them.
+    Its header must have a column for each parameter and one for the value; others are ignored.
+    Separators are commas, semicolons or tabs; with the latter two, numbers may have decimal commas.
+    Trials without a value, as ``write_results`` writes them, are skipped, and so are results that
+    the study has already, as often as it has them.
     """
     path = Path(path)
     domain, columns = optimizer.domain, table_columns(optimizer.domain)
@@ -173,7 +172,7 @@ def import_results(optimizer: Optimizer, path: Path) -> tuple[int, int]:
 
 
 def _rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """The rows of a CSV file by their line and, for each, its cells by their columns."""
+    """Line numbers and cells by column of the rows of a CSV file."""
     rows = read_rows(path)
     _, header = next(rows, (0, []))
     for name in needed:

@@ -46,8 +46,8 @@ LOOK_EVERY = 0.1
 
 _GOES_ON = "Everything told so far is kept; with a store, the same call goes on from there."
 
-# Settings of GPyTorch, filters of warnings and random generators are the whole program's: of
-# several runs in threads one at a time works on its optimizer, while their workers go on.
+# Settings of GPyTorch, warning filters and random generators are global: of several runs in
+# threads only one at a time works on its optimizer, while the workers of all go on.
 _turn = threading.RLock()
 
 OnResult = Callable[[Optimizer, Trial], bool | None]
@@ -58,11 +58,10 @@ class RunReport:
     """What a call of :func:`run` did.
 
     Attributes:
-        evaluations: those that returned, in the order of their return; with the traceback where
-            the objective raised.
+        evaluations: those that returned, in the order of their return.
         resumed: how many trials were in the store already.
-        abandoned: ids of trials that were given up: running when an earlier run died, or cancelled.
-        certificate: that ended the run, with ``until_gap``; else None.
+        abandoned: ids of trials that were running when an earlier run died, or were cancelled.
+        certificate: the one that ended the run, if ``until_gap`` did.
     """
 
     evaluations: list[Evaluation] = field(default_factory=list)
@@ -72,7 +71,7 @@ class RunReport:
 
     @property
     def out_of_order(self) -> int:
-        """How many evaluations ended after one that was asked later."""
+        """How many evaluations finished after one that was asked later."""
         latest, count = -1, 0
         for evaluation in sorted(self.evaluations, key=lambda e: e.finished):
             count += evaluation.trial_id < latest
@@ -106,54 +105,37 @@ def run(
 ) -> RunReport:
     """Ask, evaluate and tell until ``n_trials`` trials have been asked and settled.
 
-    The objective returns one finite number. With a :class:`~botorch_delay.Space` it gets the
-    parameters: as keywords if its signature takes all of them by name, as ``objective(lr, layers)``
-    and ``objective(**params)`` do, else as one dict. Without a space it gets the point, a tensor of
-    shape ``d`` on the CPU. What it raises, and anything else that it returns, becomes a failed
-    trial with its message. Failed points are asked again as the optimizer decides, within
-    ``n_trials``. Several optimizers can share one executor: call this in a thread for each.
-
-    Until an evaluation has succeeded, those that fail are not told: the objective may be wrong, and
-    not their points. If it is, they are abandoned, so that a later call evaluates them anew.
+    With a :class:`~botorch_delay.Space` the objective gets the parameters, as keywords if its
+    signature takes all of them by name, else as one dict; without one, a CPU tensor of shape ``d``.
+    It returns a finite number; anything else, or an exception, makes a failed trial. Failures
+    before the first success are not told, as the objective may be wrong: if the run ends first,
+    they are abandoned, and a later call evaluates their points anew. Several optimizers can share
+    one executor: call this in a thread for each.
 
     Args:
         optimizer: whose points are asked.
         objective: called in the workers; for processes it must be picklable.
-        executor: any ``concurrent.futures.Executor``, that of a Dask client
-            (``client.get_executor()``) among them, or a ``pebble.ProcessPool``. A broken
-            ``ProcessPoolExecutor`` is replaced by one with the same arguments, which this call
-            shuts down.
-        n_trials: how many trials the optimizer shall have in the end, those already asked
-            included; beyond its horizon that is extended (:meth:`Optimizer.extend`).
+        executor: a ``concurrent.futures.Executor`` (for Dask ``client.get_executor()``) or a
+            ``pebble.ProcessPool``. A ``ProcessPoolExecutor`` that breaks is replaced until the end.
+        n_trials: the total, trials already asked included; a shorter horizon is extended to it.
         max_in_flight: how many trials run at once.
-        store: a file in which every ask and every answer is committed as it happens. If it
-            exists the run goes on from there, also if the optimizer was made with a longer horizon:
-            trials that were running are abandoned. Trials that were asked by hand before are left
-            alone, and count.
-        timeout: seconds that an evaluation may take from when it runs; then its worker is killed,
-            and the trial has failed. Only a ``pebble.ProcessPool`` can do that. Where durations
-            depend on the values a timeout voids the guarantee of BPE-Delay's rounds.
-        max_failures: the run ends with an error once this many evaluations have failed and none has
-            succeeded, earlier runs included; None to go on whatever happens.
-        on_result: called with the optimizer and each trial that is settled. If it returns True no
-            further point is asked, and the run ends when those in flight are settled.
+        store: a file in which every ask and answer is committed, and from which the run resumes if
+            it exists; trials that were running then are abandoned.
+        timeout: seconds that an evaluation may run until its worker is killed and the trial failed;
+            needs a ``pebble.ProcessPool``. If durations depend on values it voids the guarantee.
+        max_failures: how many failures without any success end the run; None for no limit.
+        on_result: called with the optimizer and each settled trial; True stops further asks.
         progress: whether to show a progress bar.
-        until_gap: eps, in units of the values: no further point is asked once ``certificate`` says
-            that the recommended point is within eps of the best, and still says so when those in
-            flight are settled. With a given kernel and norm bound that is so with probability
-            1 - delta; with a learned kernel it is a heuristic.
-
-    Returns:
-        When and where the evaluations ran.
+        until_gap: stop asking once ``certificate.gap``, in units of the values, is at most this,
+            also when the trials in flight are settled; a heuristic with a learned kernel.
 
     Raises:
-        InputError: if an argument is out of its range, the objective is not picklable, or the
-            executor cannot keep a timeout.
+        InputError: if an argument cannot be used, the objective is not picklable, or the executor
+            cannot keep a timeout.
         StorageError: if the store cannot be used.
-        RunError: if the first ``max_failures`` evaluations fail, with the traceback of the last;
-            if a pool keeps breaking, takes no work, or loses its cluster.
-        KeyboardInterrupt: on Ctrl-C, after every trial in flight was cancelled or abandoned, and
-            that was committed.
+        RunError: after ``max_failures``, with the traceback of the last one; if a pool keeps
+            breaking, takes no work, or loses its cluster.
+        KeyboardInterrupt: on Ctrl-C, once trials in flight are abandoned and that is committed.
     """
     pool = make_pool(executor, timeout)
     try:
@@ -171,10 +153,7 @@ def run(
 
 @contextmanager
 def _interrupts_deferred() -> Iterator[threading.Event]:
-    """Ctrl-C sets an event; the second one takes effect at once.
-
-    Outside the main thread, or where the program has a handler of its own, nothing is changed.
-    """
+    """Ctrl-C sets an event, and a second one raises; handlers of the program's own are kept."""
     asked = threading.Event()
 
     def handle(*_: object) -> None:
@@ -191,7 +170,7 @@ def _interrupts_deferred() -> Iterator[threading.Event]:
         yield asked
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if asked.is_set():  # it came too late to stop anything, and was meant
+    if asked.is_set():  # too late to stop anything, but the user meant it
         raise KeyboardInterrupt
 
 
@@ -211,13 +190,13 @@ class _Loop:
     report: RunReport = field(default_factory=RunReport)
     interrupted: threading.Event = field(default_factory=threading.Event)
     in_flight: dict[Future[Evaluation], Trial] = field(default_factory=dict)
-    untold: list[tuple[Trial, str]] = field(default_factory=list)  # failures, with their reasons
-    failures: int = 0  # until anything succeeds
-    proven: bool = False  # whether anything has
-    stopped: bool = False
-    good: bool = False  # whether the recommended point was good enough when that was last looked at
+    held_back: list[tuple[Trial, str]] = field(default_factory=list)  # failures, with their reasons
+    failures: int = 0  # before the first success
+    succeeded: bool = False  # whether an evaluation has succeeded
+    stopped: bool = False  # by on_result
+    good_enough: bool = False  # whether the gap was small enough at the last check
+    last_check: int = 0  # number of answers when the certificate was last checked
     breaks_in_a_row: int = 0
-    certified: int = 0  # how many answers there were when the certificate was last looked at
     bar: tqdm[None] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -237,8 +216,8 @@ class _Loop:
         self.pool.check(self.objective, self.optimizer.domain.columns)
         if self.until_gap is not None:
             self.until_gap = validation.positive(self.until_gap, "until_gap")
-            with suppress(NoAnswerError):  # or it says why there is none, before the first ask
-                _ = self.optimizer.certificate
+            with suppress(NoAnswerError):
+                _ = self.optimizer.certificate  # raises here if there can be none
         if self.on_result is not None and not takes_two(self.on_result):
             raise InputTypeError(
                 "on_result must be a function that is called with the optimizer and a trial, got "
@@ -246,7 +225,7 @@ class _Loop:
             )
 
     def resume(self) -> None:
-        """Go on from the store, and give up what no worker runs any more."""
+        """Load the store, and abandon trials that no worker runs any more."""
         optimizer = self.optimizer
         if self.store is not None and not optimizer.trials and sqlite.holds_study(self.store):
             if optimizer.attached or optimizer.notes:
@@ -261,12 +240,12 @@ class _Loop:
         if optimizer.horizon is not None and self.n_trials > optimizer.horizon:
             logger.info("horizon extended from %d to %d", optimizer.horizon, self.n_trials)
             optimizer.extend(self.n_trials)
-        self.proven = any(trial.value is not None for trial in optimizer.trials)
+        self.succeeded = any(trial.value is not None for trial in optimizer.trials)
         self.report.resumed = len(optimizer.trials)
         self._commit()
 
     def work(self) -> None:
-        """Until all trials are asked and settled."""
+        """Ask and collect until all trials are settled."""
         self.bar.update(sum(t.state is not TrialState.RUNNING for t in self.optimizer.trials))
         try:
             while True:
@@ -280,9 +259,9 @@ class _Loop:
                 done, _ = wait(self.in_flight, LOOK_EVERY, return_when=FIRST_COMPLETED)
                 with _turn:
                     for future in sorted(done, key=lambda future: self.in_flight[future].id):
-                        if future in self.in_flight:  # else it was settled when its pool broke
+                        if future in self.in_flight:  # not settled yet by a broken pool
                             self._collect(future)
-                if self.interrupted.is_set():  # here, and never between a change and its commit
+                if self.interrupted.is_set():  # never between a change and its commit
                     raise KeyboardInterrupt
                 if not self.pool.alive():
                     raise RunError(f"The connection to the cluster was lost. {_GOES_ON}")
@@ -293,7 +272,7 @@ class _Loop:
                 for future, trial in self.in_flight.items():
                     future.cancel()
                     self._abandon(trial)
-                for trial, _ in self.untold:
+                for trial, _ in self.held_back:
                     self._abandon(trial)
                 self._commit()
 
@@ -301,12 +280,12 @@ class _Loop:
         """Ask for every free place."""
         optimizer, places = self.optimizer, self.max_in_flight
         while len(self.in_flight) < places and len(optimizer.trials) < self.n_trials:
-            if self.stopped or self.good:
-                break
+            if self.stopped or self.good_enough:
+                return
             try:
                 trial = optimizer.ask()
             except EmptyDomainError:
-                if not self.untold:
+                if not self.held_back:
                     raise
                 self._tell_failures()  # they may be asked again
                 continue
@@ -327,7 +306,7 @@ class _Loop:
                 self.in_flight[future] = trial
 
     def _collect(self, future: Future[Evaluation]) -> None:
-        """Take in what has become of an evaluation."""
+        """Tell how an evaluation ended."""
         trial = self.in_flight.pop(future)
         try:
             evaluation = future.result()
@@ -348,10 +327,9 @@ class _Loop:
             self._tell(trial, evaluation)
 
     def _collect_answers(self) -> None:
-        """Take in the evaluations that have ended with an answer meanwhile."""
+        """Tell the answers that have come meanwhile."""
         for future in list(self.in_flight):
-            ended = future.done() and not future.cancelled() and future.exception() is None
-            if ended and future.result().value is not None:
+            if _returned(future) and future.result().value is not None:
                 self._collect(future)
 
     def _tell(self, trial: Trial, evaluation: Evaluation) -> None:
@@ -365,14 +343,14 @@ class _Loop:
             except InputError as error:
                 self._fail(trial, str(error))
             else:
-                self.proven = True
+                self.succeeded = True
                 self._settled(trial)
                 self._tell_failures()
 
     def _repair(self, message: str) -> None:
-        """Replace a broken pool; what was in flight there has failed, unless it was done."""
+        """Replace a broken pool; evaluations that were running there have failed."""
         for future in list(self.in_flight):
-            if future.done() and not future.cancelled() and future.exception() is None:
+            if _returned(future):
                 self._collect(future)
             else:
                 trial = self.in_flight.pop(future)
@@ -387,25 +365,25 @@ class _Loop:
             )
 
     def _fail(self, trial: Trial, reason: str, calls: str = "") -> None:
-        """Take in that an evaluation failed; it is told once another has succeeded."""
+        """An evaluation failed: tell it, or hold it back until one has succeeded."""
         logger.info("trial %d: %s", trial.id, calls or reason)
-        if self.proven or self.max_failures is None or trial.state is not TrialState.RUNNING:
+        if self.succeeded or self.max_failures is None or trial.state is not TrialState.RUNNING:
             self._tell_failure(trial, reason)
             return
-        self.untold.append((trial, reason))
+        self.held_back.append((trial, reason))
         self.failures += 1
         if self.failures >= self.max_failures:
             self._collect_answers()
-        if not self.proven and self.failures >= self.max_failures:
+        if not self.succeeded and self.failures >= self.max_failures:
             raise RunError(
                 f"{self.failures} evaluations have failed and none has succeeded; the last one, of "
-                f"trial {trial.id}:\n{calls or reason}\nMend the objective and make the same call "
+                f"trial {trial.id}:\n{calls or reason}\nFix the objective and make the same call "
                 "again: these points are asked anew. Or pass max_failures=None, to go on."
             )
 
     def _tell_failures(self) -> None:
-        while self.untold:
-            self._tell_failure(*self.untold.pop(0))
+        while self.held_back:
+            self._tell_failure(*self.held_back.pop(0))
 
     def _tell_failure(self, trial: Trial, reason: str) -> None:
         reason = reason.encode("utf-8", "backslashreplace").decode()  # or no log could hold it
@@ -428,24 +406,28 @@ class _Loop:
         self.bar.set_postfix(shown, refresh=False)
         self.bar.update()
         answers = states[TrialState.COMPLETED]
-        due = answers > self.certified and not 20 < answers < GROWTH_TO_CERTIFY * self.certified
-        if self.until_gap is not None and not self.good and due:
-            self.certified = answers
-            self.good = self.optimizer.certificate.gap <= self.until_gap
+        due = answers > self.last_check and not 20 < answers < GROWTH_TO_CERTIFY * self.last_check
+        if self.until_gap is not None and not self.good_enough and due:
+            self.last_check = answers
+            self.good_enough = self.optimizer.certificate.gap <= self.until_gap
         if self.on_result is not None:
             self.stopped |= bool(self.on_result(self.optimizer, trial))
 
     def _goes_on(self) -> bool:
-        """Whether points are to be asked after all: what was in flight has moved the best one."""
-        if self.until_gap is None or not self.good:
+        """Whether asking continues after all, because the last answers have widened the gap."""
+        if self.until_gap is None or not self.good_enough:
             return False
         certificate = self.optimizer.certificate
-        self.good = certificate.gap <= self.until_gap
-        if self.good:
+        self.good_enough = certificate.gap <= self.until_gap
+        if self.good_enough:
             logger.info("the recommended point is good enough: %s", certificate)
             self.report.certificate = certificate
-        return not (self.good or self.stopped or len(self.optimizer.trials) >= self.n_trials)
+        return not (self.good_enough or self.stopped or len(self.optimizer.trials) >= self.n_trials)
 
     def _commit(self) -> None:
         if self.store is not None:
             self.optimizer.save(self.store)
+
+
+def _returned(future: Future[Evaluation]) -> bool:
+    return future.done() and not future.cancelled() and future.exception() is None

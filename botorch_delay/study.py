@@ -1,4 +1,4 @@
-"""Studies in files, for experiments that are not programs: named parameters in, tables out.
+"""Studies in files, for experiments that are not programs.
 
 The space is a TOML file with a table for each parameter:
 
@@ -17,7 +17,7 @@ The space is a TOML file with a table for each parameter:
     values = ["citric", "malic"]
 
 A range without ``step`` or ``steps`` makes it a box, else it is the grid of all combinations. Or
-the arms are the rows of a table, in which parameters may describe columns:
+the arms are the rows of a CSV file, whose columns may be described by parameters:
 
     arms = "arms.csv"            # a header with the names, one row of values per arm
 """
@@ -59,7 +59,7 @@ _ROUND = (
 
 
 def read_space(path: str | os.PathLike[str]) -> Space:
-    """The space that a TOML file describes; an InputError names the file and the parameter."""
+    """The space in a TOML file; an InputError names the file and the parameter."""
     file = Path(path)
     try:
         described = tomllib.loads(read_text(file))
@@ -84,7 +84,7 @@ def read_space(path: str | os.PathLike[str]) -> Space:
 
 
 def _parameter(name: str, table: Any) -> Parameter:
-    """What a table of the file describes: those values, steps between two ends, or a range."""
+    """The parameter that a table describes: values, steps between two ends, or a range."""
     make: Callable[..., Parameter] | None = None
     match table:
         case {"values": list(values)}:
@@ -100,7 +100,7 @@ def _parameter(name: str, table: Any) -> Parameter:
             return make(**table)
     except InputError as error:
         raise InputError(f"parameter {name}: {error}") from error
-    except TypeError:  # there is no such argument
+    except TypeError:  # an unknown key
         pass
     raise InputError(
         f"parameter {name}: expected a table with values, or with low and high, and then log, "
@@ -109,7 +109,7 @@ def _parameter(name: str, table: Any) -> Parameter:
 
 
 def _steps(low: Any, high: Any, steps: Any, log: Any = False, unit: Any = None) -> Choice:
-    """This many numbers between two ends, at equal distances or ratios."""
+    """Evenly spaced numbers between two ends, or with equal ratios."""
     check = validation.positive if log else validation.real
     ends = check(low, "low"), check(high, "high")
     steps = validation.whole(steps, "steps", 2, MAX_ARMS)
@@ -117,13 +117,13 @@ def _steps(low: Any, high: Any, steps: Any, log: Any = False, unit: Any = None) 
         raise InputError(f"low must be below high, got {low} and {high}.")
     first, last = map(math.log10, ends) if log else ends
     between = torch.linspace(first, last, steps, dtype=torch.double)
-    # People set dials: 12 digits, and the ends as they were written.
+    # Readable numbers: 12 digits, and the ends as they were written.
     inner = (float(f"{10.0**v if log else v:.12g}") for v in between[1:-1].tolist())
     return Choice([low, *inner, high], ordered=True, log=log, unit=unit)
 
 
 def format_space(space: Space) -> str:
-    """What a space is, with one line per parameter."""
+    """A description of a space with one line per parameter."""
     count = space.domain.count
     kind = "a box" if count is None else f"{count} arms"
     lines = [
@@ -136,7 +136,7 @@ def format_space(space: Space) -> str:
 
 
 def describe_trial(trial: Trial) -> dict[str, Any]:
-    """A trial as plain values, ready for JSON; parameters are the user's own values."""
+    """A trial as plain values, ready for JSON."""
     return {
         "id": trial.id,
         "parameters": trial.params,
@@ -152,7 +152,7 @@ def describe_trial(trial: Trial) -> dict[str, Any]:
 
 
 def describe_study(optimizer: Optimizer) -> dict[str, Any]:
-    """The state of a study as plain values: trials, round, recommendation."""
+    """The state of a study as plain values, ready for JSON: trials, round, recommendation."""
     domain = optimizer.domain
 
     def describe(result: Attached) -> dict[str, Any]:
@@ -201,7 +201,7 @@ def describe_study(optimizer: Optimizer) -> dict[str, Any]:
 
 
 def add_note(optimizer: Optimizer, text: str) -> list[str]:
-    """Add a line with its date to the study's notes; all lines."""
+    """Add a dated line to the study's notes, and return all of them."""
     lines = optimizer.notes.setdefault("lines", [])
     if not isinstance(lines, list) or not text.strip():
         raise InputError("A note must be a text that is not empty, and notes['lines'] a list.")
@@ -210,7 +210,7 @@ def add_note(optimizer: Optimizer, text: str) -> list[str]:
 
 
 def format_settled(optimizer: Optimizer, trial: Trial) -> str:
-    """What was said of a trial, and what follows from it, for people."""
+    """How a trial was settled, and what follows from it."""
     words = optimizer.domain.words(trial.x)
     running = len(optimizer.pending)
     out = f"{running} {'trial is' if running == 1 else 'trials are'} still running"
@@ -233,9 +233,9 @@ def format_settled(optimizer: Optimizer, trial: Trial) -> str:
 def format_trials(
     trials: Sequence[Mapping[str, Any]], last: str = "", units: Mapping[str, str] | None = None
 ) -> str:
-    """Trials or attached results, as they are described, with a column per parameter.
+    """A table of described trials or attached results, with a column per parameter.
 
-    The last column is "asked", how long ago each was, "value", or none; ``units`` are by parameter.
+    The last column is "asked" (how long ago), "value", or none; ``units`` are by parameter.
     """
     if not trials:
         return "none"
@@ -258,7 +258,7 @@ def format_trials(
 
 
 def format_study(study: Mapping[str, Any]) -> str:
-    """What :func:`describe_study` gave, for people."""
+    """The result of :func:`describe_study` as text."""
     lines = [study["summary"]]
     if study["round"] is not None:
         lines += [_ROUND]
@@ -294,7 +294,7 @@ def format_study(study: Mapping[str, Any]) -> str:
 
 
 def _format_amendments(study: Mapping[str, Any]) -> list[str]:
-    """What was corrected, and which attached results were taken back."""
+    """Lines for corrected trials, and for attached results that were taken back."""
     amended = []
     for trial in study["trials"]:
         for said in trial["corrections"]:

@@ -1,4 +1,4 @@
-"""Executors as the runner uses them, and what runs inside their workers."""
+"""Executors behind one interface for the runner, and the code that runs in their workers."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ Objective = Callable[..., float]
 
 
 def takes_names(objective: Objective, columns: Columns) -> bool:
-    """Whether an objective gets the parameters of a space as keywords, else as one dict."""
+    """Whether an objective takes the parameters of a space as keywords, else as one dict."""
     names = columns.parameters
     try:
         signature = inspect.signature(objective)
-    except (TypeError, ValueError):  # of what is not written in Python
+    except (TypeError, ValueError):  # not written in Python
         return False
     with suppress(TypeError):
         signature.bind(**dict.fromkeys(names))
@@ -42,8 +42,8 @@ def takes_names(objective: Objective, columns: Columns) -> bool:
         if first not in names:
             return False
     raise InputTypeError(
-        f"objective must take {', '.join(names)} as keywords, or one dict of them, called "
-        f"otherwise than any of them; its arguments are {signature}."
+        f"objective must take {', '.join(names)} as keywords, or one dict of them under another "
+        f"name; its arguments are {signature}."
     )
 
 
@@ -53,26 +53,26 @@ def takes_two(function: Callable[..., Any]) -> bool:
         inspect.signature(function).bind(None, None)
     except TypeError:
         return False
-    except ValueError:  # of what is not written in Python
+    except ValueError:  # not written in Python
         pass
     return True
 
 
-MOST_CALLS = 20  # of a traceback
+MAX_CALLS = 20  # in a traceback
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One evaluation that returned: when and where it ran, and what came of it.
+    """One evaluation that returned.
 
     Attributes:
         trial_id: the trial.
         worker: process and thread that ran it.
         started: seconds since the epoch.
         finished: seconds since the epoch.
-        error: why it failed, empty if it did not.
-        traceback: of what the objective raised, its last calls; empty if it raised nothing.
+        error: why it failed; empty if it did not.
         value: the finite number that the objective returned; None if it failed.
+        traceback: the last calls before the objective raised; empty if it did not.
     """
 
     trial_id: int
@@ -98,10 +98,9 @@ def check_sendable(
 
 
 class Pool:
-    """Any executor: it takes calls, and nothing else is known of it; ``timeout`` is in seconds."""
+    """Any executor of ``concurrent.futures``; ``timeout`` is in seconds."""
 
-    # How the objective reaches the workers, if it has to be pickled.
-    dumps: Callable[[Any], bytes] | None = None
+    dumps: Callable[[Any], bytes] | None = None  # pickles the objective for the workers
 
     def __init__(self, executor: Any, timeout: float | None = None) -> None:
         self._executor = executor
@@ -115,20 +114,20 @@ class Pool:
             check_sendable(objective, "The objective", "a ThreadPoolExecutor", self.dumps)
 
     def submit(self, objective: Objective, trial: Trial) -> Future[Evaluation]:
-        """Have a worker evaluate the objective at the trial's point."""
+        """Let a worker evaluate the objective at the trial's point."""
         return self._executor.submit(_evaluate, objective, *self._portable(trial))
 
     def _portable(self, trial: Trial) -> tuple[int, Any, str]:
-        """Id, point and what the objective gets of it: names, a dict, or a tensor of some dtype.
+        """Id, point and its form: "names", "dict" or a dtype.
 
-        As plain values: tensors would travel through shared memory.
+        The point is plain values, as tensors would travel through shared memory.
         """
         if trial.columns.named:
             return trial.id, trial.params, "names" if self._by_name else "dict"
         return trial.id, trial.x.tolist(), str(trial.x.dtype).removeprefix("torch.")
 
     def alive(self) -> bool:
-        """Whether answers can still come."""
+        """Whether results can still come."""
         return True
 
     def repair(self) -> bool:
@@ -136,11 +135,11 @@ class Pool:
         return False
 
     def release(self) -> None:
-        """Undo what this object did itself; the user's executor goes on."""
+        """Shut down what this object has started; the user's executor goes on."""
 
 
 class BreakableProcessPool(Pool):
-    """A ``ProcessPoolExecutor``, which breaks as a whole when one worker dies."""
+    """A ``ProcessPoolExecutor``, which breaks when a worker dies."""
 
     dumps = staticmethod(pickle.dumps)
     _replacement: ProcessPoolExecutor | None = None
@@ -148,7 +147,7 @@ class BreakableProcessPool(Pool):
     def repair(self) -> bool:
         broken = self._executor
         self.release()
-        # The arguments are kept in private attributes and nowhere else.
+        # Only private attributes have the arguments.
         self._executor = self._replacement = ProcessPoolExecutor(
             max_workers=broken._max_workers,
             mp_context=broken._mp_context,
@@ -176,9 +175,8 @@ class PebblePool(Pool):
 class DaskPool(Pool):
     """Dask's ``Client.get_executor()``.
 
-    Dask takes calls with equal arguments for one, so that the second evaluation of a point would
-    return the first one's value, noise included; keys prevent that. And some futures never end
-    once the client has lost its scheduler.
+    Dask would reuse the value of an earlier call with the same arguments, noise included; unique
+    keys prevent that. Some futures never end once the client has lost its scheduler.
     """
 
     def __init__(self, executor: Any) -> None:
@@ -186,7 +184,7 @@ class DaskPool(Pool):
 
         super().__init__(executor)
         self.dumps = cloudpickle.dumps
-        self._client = executor._client  # kept in a private attribute and nowhere else
+        self._client = executor._client
         self._run = f"botorch-delay-{uuid.uuid4().hex}"
 
     def submit(self, objective: Objective, trial: Trial) -> Future[Evaluation]:
@@ -194,21 +192,20 @@ class DaskPool(Pool):
         return self._executor.submit(_evaluate, objective, *self._portable(trial), key=key)
 
     def alive(self) -> bool:
-        """Whether the client has a scheduler, or is about to have one again."""
         return self._client.status in ("running", "connecting")
 
 
 def make_pool(executor: Any, timeout: float | None) -> Pool:
-    """The executor, of ``concurrent.futures``, Pebble or Dask, as the runner uses it."""
+    """The pool of an executor of ``concurrent.futures``, Pebble or Dask."""
     if timeout is not None:
         timeout = validation.positive(timeout, "timeout")
     if inspect.isclass(executor):
         raise InputTypeError(
-            f"executor is the class {executor.__name__}; hand over one that was made, such as "
+            f"executor is the class {executor.__name__}; pass an instance, such as "
             f"{executor.__name__}(4)."
         )
     if hasattr(executor, "get_executor"):
-        raise InputTypeError("executor is a Dask client; hand over client.get_executor().")
+        raise InputTypeError("executor is a Dask client; pass client.get_executor().")
     schedule = getattr(executor, "schedule", None)
     if schedule is not None and "timeout" in inspect.signature(schedule).parameters:
         return PebblePool(executor, timeout)
@@ -230,7 +227,7 @@ def make_pool(executor: Any, timeout: float | None) -> Pool:
 
 
 def _evaluate(objective: Objective, trial_id: int, point: Any, form: str) -> Evaluation:
-    """Run in a worker: the objective at one point, and whatever went wrong with it."""
+    """Run in a worker: evaluate the objective at one point, catching whatever it raises."""
     worker = f"{os.getpid()}-{threading.get_ident()}"
     started = time.time()
     value, error, calls = None, "", ""
@@ -254,7 +251,7 @@ def _evaluate(objective: Objective, trial_id: int, point: Any, form: str) -> Eva
 
 
 def one_line(raised: BaseException) -> str:
-    """What was raised, in a line; its name alone where it has no message, or one that raises."""
+    """An exception in a line; only its name if it has no message or its message raises."""
     name = type(raised).__name__
     try:
         return f"{name}: {raised}".removesuffix(": ")
@@ -263,16 +260,16 @@ def one_line(raised: BaseException) -> str:
 
 
 def _calls(raised: BaseException) -> str:
-    """The traceback of what the objective raised, without the library's own frame."""
+    """The traceback of what the objective raised."""
     own = raised.__traceback__
-    inside = None if own is None else own.tb_next
-    lines = traceback.format_exception(type(raised), raised, inside, limit=-MOST_CALLS)
+    inside = None if own is None else own.tb_next  # without the frame of _evaluate
+    lines = traceback.format_exception(type(raised), raised, inside, limit=-MAX_CALLS)
     return "".join(lines).encode("utf-8", "backslashreplace").decode()
 
 
 class _SpawnedPool(ProcessPoolExecutor):
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Workers are started here: they inherit that Ctrl-C is blocked while they import."""
+        """Workers start here, and inherit that Ctrl-C is blocked while they import."""
         with _interrupts_blocked():
             return super().submit(fn, *args, **kwargs)
 
@@ -291,7 +288,7 @@ def spawned_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
 
 @contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """Ctrl-C waits until the end; where there are no masks of signals nothing is done."""
+    """Ctrl-C waits until the end, on systems with signal masks."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return

@@ -1,4 +1,4 @@
-"""Compare the methods of a suite: simulate it, go on where it was stopped, and report."""
+"""Compare the methods of a suite."""
 
 from __future__ import annotations
 
@@ -33,27 +33,23 @@ __all__ = ["bench"]
 def bench(
     suite: Suite, folder: Path, *, workers: int | None = None, progress: bool = True
 ) -> Results:
-    """Simulate a suite, or go on where an earlier call was stopped, and write table and report.
+    """Simulate a suite, or resume an earlier call, and write a table and a report.
 
-    Every run that is done is kept in a file of its own; to have one simulated anew, delete it. What
-    needs a package that is not installed is left out, and a run that fails does not end the others:
-    the report names both, and the next call tries these again. The report covers all runs in the
-    folder, also those of other choices of problems, delays, methods and seeds, and those that were
-    copied there from a folder of the same suite.
+    Each finished run has a file of its own; delete it to repeat the run. The report names runs that
+    failed or lack a package, which the next call tries again. It covers all runs in the folder,
+    also those of other problems, delays, methods and seeds of the suite, or copied there.
 
     Args:
         suite: what is compared.
         folder: where to write; made if it does not exist.
-        workers: processes, 1 for this one alone; as many as there are cores if None.
+        workers: processes, 1 for this one alone; one per core if None.
         progress: whether to show a progress bar.
 
     Raises:
-        MissingExtraError: without pandas, or where every problem or every method needs a package
-            that is not installed.
-        InputError: if no method can be used on any of the problems, the folder cannot be
-            written or holds another benchmark, no run is done, or a registered object cannot be
-            sent to a worker process.
-        RunError: if a worker process dies; every run that was done is kept.
+        MissingExtraError: without pandas, or if every run needs a package that is not installed.
+        InputError: if no method can be used on any of the problems, the folder cannot be written
+            or holds something else, all runs failed, or a registered object cannot be pickled.
+        RunError: if a worker process dies; finished runs are kept.
     """
     wanted, lacking = run_suite(suite, folder, workers=workers, progress=progress)
     results = read_results(folder)
@@ -64,7 +60,7 @@ def bench(
 
 
 def _report(results: Results, suite: Suite, missing: int, lacking: Sequence[str]) -> list[str]:
-    """The report in Markdown: losses as plain as wins."""
+    """The lines of the report, in Markdown."""
     runs = results.runs
     done = f"{len(runs):,} runs"
     if missing:
@@ -88,10 +84,10 @@ def _report(results: Results, suite: Suite, missing: int, lacking: Sequence[str]
         "",
         f"## {REFERENCE} against the others",
         "",
-        f"In how many cells (problem and delay) `{REFERENCE}` has less regret, more, or that is "
-        "open, and the geometric mean over cells of its mean regret as a ratio to that of the "
-        f"other on their common seeds, with its {LEVEL:.0%} bootstrap interval (seeds drawn anew "
-        "in every cell): **below 1 it has less regret**. A mean below a millionth of the cell's "
+        f"The number of cells (problem and delay) in which `{REFERENCE}` has less regret, more, or "
+        "neither is decided (open), and the geometric mean over cells of the ratio of its mean "
+        f"regret to the other's on common seeds, with a {LEVEL:.0%} bootstrap interval over seeds: "
+        "**below 1 it has less regret**. A mean below a millionth of the cell's "
         "largest counts as that much. `-exact` boxes have no noise, `-box` ones noise of 5 % of "
         "the spread of the values.",
         "",
@@ -106,7 +102,7 @@ def _report(results: Results, suite: Suite, missing: int, lacking: Sequence[str]
 
 
 def _regrets(runs: pd.DataFrame, measure: str) -> list[str]:
-    """Of one problem: a row per method, a column per delay."""
+    """A table of a measure on one problem: a row per method, a column per delay."""
     finals = {delay: final for (_, delay), final in final_regrets(runs, measure).items()}
 
     def regret(final: pd.DataFrame, method: str) -> str:

@@ -1,4 +1,4 @@
-"""When answers come, in simulated time: by steps or from workers."""
+"""When answers come, in simulated time: after delays in steps, or from workers."""
 
 from __future__ import annotations
 
@@ -16,17 +16,14 @@ from botorch_delay.exceptions import InputError
 
 @dataclass(frozen=True)
 class Clock:
-    """When answers come: by steps with a law of delays, or from workers. Either is given.
-
-    What is random depends on the seed alone, so that it is the same for every method.
+    """When answers come: with a law of delays and one ask per step, or from a number of workers.
 
     Attributes:
-        law: of the delays in steps, where there is one ask per step.
-        workers: how many evaluations run at once, each worker asking again as soon as it is done.
-            An evaluation takes as long as the problem says; where it says nothing, a log-normal
-            time with median 1 and a logarithm of standard deviation 1.
-        mean: of log-normal times, in seconds, whatever the problem says; with workers.
+        law: of the delays, in steps.
+        workers: how many evaluations run at once; a worker asks again as soon as it is done. If
+            the problem has no durations, they are log-normal with median 1 and sigma 1.
         together: workers wait until all of them are done, as a loop of batches does.
+        mean: of log-normal durations, in seconds, that replace those of the problem.
     """
 
     law: DelayLaw | None = None
@@ -45,7 +42,7 @@ class Clock:
             validation.positive(self.mean, "mean")
 
     def draw(self, steps: int, seed: int) -> list[float]:
-        """How long each of ``steps`` asks takes, in steps or in time."""
+        """The delay or duration of each of ``steps`` asks, which depends on the seed alone."""
         generator = torch.Generator().manual_seed(seed)
         if self.law is not None:
             waits = check_delays(self.law.sample(steps, generator), steps)

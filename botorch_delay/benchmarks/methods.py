@@ -1,4 +1,4 @@
-"""Methods that the benchmark compares, by name: this library's, BoTorch's, those of others."""
+"""Methods that the benchmark compares, by name: this library's, BoTorch's and others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from botorch_delay.benchmarks.simulator import Sampler
 from botorch_delay.confidence.bounds import FixedBeta, RKHSConfidence
 from botorch_delay.delays import DelayLaw, NoDelay, SubExponentialDelay
 from botorch_delay.domains.finite import FiniteDomain
-from botorch_delay.gp.surrogate import Learned
 from botorch_delay.optimizers import (
     AcquisitionOptimizer,
     BPEDelayOptimizer,
@@ -40,7 +39,7 @@ from botorch_delay.optimizers.rules import UCB, BotorchRule, ThompsonSampling
 
 BETA = 6.0
 XI, B = 9.0, 1.0  # of the paper's delay bound
-# On larger sets Monte Carlo acquisition functions are evaluated after a screening.
+# On larger sets Monte Carlo acquisition functions are screened by LogEI first.
 MAX_UNSCREENED = 5000
 
 Need = Literal["kernel", "norm", "law", "set"]
@@ -54,11 +53,10 @@ class Method:
     Attributes:
         make: a fresh sampler for a problem, a clock, a number of asks and a seed.
         label: what it is, in words, for reports.
-        instant: it is told every answer at once, whatever the clock says: an oracle.
-        needs: "kernel", where it cannot learn one; the RKHS "norm" of f or the "law" of the delays,
-            where it has to be told them; "set", where it cannot search a box.
-        package: that has to be installed for it; empty if none.
-        served: another Python may have that package, as ``peers.python_of`` says.
+        instant: it is an oracle, told every answer at once.
+        needs: a known "kernel", the RKHS "norm" of f, the "law" of the delays, a finite "set".
+        package: that it needs, if any.
+        served: the package may be that of another Python (``peers.python_of``).
     """
 
     make: MakeSampler
@@ -69,12 +67,7 @@ class Method:
     served: bool = False
 
     def check_installed(self) -> None:
-        """Check that there is what it needs.
-
-        Raises:
-            MissingExtraError: without its package.
-            InputError: if a Python that was named for it does not have it.
-        """
+        """Raise MissingExtraError without its package, InputError if a named Python lacks it."""
         if self.package:
             check = python_of if self.served else validation.installed
             check(self.package, f"{self.label} needs {self.package}")
@@ -91,13 +84,12 @@ class Method:
 
 
 def bpe_delay(problem: Problem, clock: Clock, steps: int, seed: int, **options: Any) -> Optimizer:
-    """The constructor's defaults but for some options; no law of the delays is needed."""
-    model = {} if "covar_module" in options else problem.model_options
-    return BPEDelayOptimizer(problem.domain, steps, **model, seed=seed, **options)
+    """The constructor's defaults but for some options."""
+    return BPEDelayOptimizer(problem.domain, steps, **problem.model_options, seed=seed, **options)
 
 
 def guaranteed(problem: Problem, clock: Clock, steps: int, seed: int, **options: Any) -> Optimizer:
-    """Bounds that hold, from the norm of f."""
+    """With valid bounds, told the norm of f."""
     assert problem.norm is not None
     bounds = RKHSConfidence(norm_bound=problem.norm, noise_std=problem.noise_std)
     return bpe_delay(problem, clock, steps, seed, confidence=bounds, **options)
@@ -106,7 +98,7 @@ def guaranteed(problem: Problem, clock: Clock, steps: int, seed: int, **options:
 def published(
     problem: Problem, clock: Clock, steps: int, seed: int, *, law: DelayLaw | None = None
 ) -> Optimizer:
-    """Algorithm 1 as printed, told the law of the delays or, if one is stated, another one."""
+    """Algorithm 1 as printed, told ``law`` or that of the clock."""
     assert isinstance(problem.domain, FiniteDomain)
     return BPEDelayOptimizer.as_published(
         problem.domain,
@@ -121,7 +113,7 @@ def published(
 def as_in_paper(
     problem: Problem, clock: Clock, steps: int, seed: int, *, paper_min: bool
 ) -> Optimizer:
-    """Algorithm 1 told of the delays what section 6 of the paper tells it: xi = 9 and b = 1."""
+    """Algorithm 1 told the delay bound of section 6: xi = 9 and b = 1."""
     assert clock.law is not None
     mean = clock.law.mean
     law = SubExponentialDelay(mean, XI, B, paper_min=paper_min) if mean else NoDelay()
@@ -139,9 +131,9 @@ def index_method(
     screened: Any = None,
     learned: bool = False,
 ) -> Optimizer:
-    """A rule and a treatment of pending points, which count as the worst value of f if None.
+    """A rule with a treatment of pending points, by default as the worst value of f.
 
-    On large sets ``screened`` is the rule; ``learned`` learns the kernel also where one is known.
+    ``screened`` replaces the rule on large sets; ``learned`` learns the kernel even if it is known.
     """
     domain = problem.domain
     if screened and (domain.count or 0) > MAX_UNSCREENED:
@@ -176,7 +168,7 @@ def queued_gp_ucb(problem: Problem, clock: Clock, steps: int, seed: int) -> Opti
 
 
 def random_search(problem: Problem, clock: Clock, steps: int, seed: int) -> Optimizer:
-    """Random search; the recommendation is by the model."""
+    """Random search, with the model's recommendation."""
     return RandomOptimizer(problem.domain, horizon=steps, **problem.model_options, seed=seed)
 
 
@@ -194,7 +186,7 @@ _QLOGEI = partial(
 _LOGEI = partial(index_method, rule=BotorchRule(LogExpectedImprovement), pending=Ignore())
 _TPE = partial(OptunaSampler, "TPESampler")
 _OPTUNA_GP = partial(OptunaSampler, "GPSampler")
-# Served by a process: by name the package, and what it is in words.
+# Run by peer_server.py: the package and the label.
 _SERVED = {
     "smac": ("smac", "SMAC's facade for hyperparameters, a random forest"),
     "smac-black-box": ("smac", "SMAC's black box facade, a Gaussian process"),
@@ -251,36 +243,7 @@ METHODS: dict[str, Method] = {
         name: Method(partial(ServedSampler, name, package), label, package=package, served=True)
         for name, (package, label) in _SERVED.items()
     },
-}
-
-# With a guarantee, told the norm of f.
-_GUARANTEES: dict[str, dict[str, Any]] = {
-    "valid": {"exploit": None},
-    "valid-rho-0.1": {"explore_fraction": 0.1},
-    "valid-rho-0.01": {"explore_fraction": 0.01},
-    **{
-        f"budget-{factor:g}": {"exploit": WithinBudget(factor=factor)}
-        for factor in (1.05, 1.25, 2.0)
-    },
-}
-# The defaults with other options: one ingredient switched off, or another value of it.
-_OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
-    "design-only": ({"exploit": None}, "that never exploits"),
-    "rho-0.1": ({"explore_fraction": 0.1}, "with a tenth of the asks exploring"),
-    "rho-1": ({"explore_fraction": 1.0}, "exploiting only while it waits"),
-    "own-round": ({"evidence": "round"}, "with bounds from a round's own answers"),
-    "no-confirm": ({"exploit": Exploit(confirm_fraction=0.0)}, "that confirms nothing at the end"),
-    "ucb-2": ({"exploit": UCB(2.0)}, "exploiting by UCB with beta = 2"),
-    "ucb-6": ({"exploit": UCB(6.0)}, "exploiting by UCB with beta = 6"),
-    "unwarped": ({"covar_module": Learned(warp="none")}, "learning from values as they are"),
-    "yeo-johnson": (
-        {"covar_module": Learned(warp="yeo-johnson")},
-        "learning from powers of values",
-    ),
-}
-# Of BPE-Delay, for questions of their own: the paper's experiments, what a guarantee costs, and
-# what each ingredient is worth.
-VARIANTS = {
+    # Variants of BPE-Delay, to see what a guarantee or an ingredient is worth.
     **{
         f"bpe-delay-psi-{name}": Method(
             partial(as_in_paper, paper_min=name == "min"),
@@ -289,17 +252,18 @@ VARIANTS = {
         )
         for name, words in (("max", "maximum"), ("min", "minimum as printed"))
     },
-    **{
-        f"bpe-delay-{name}": Method(
-            partial(guaranteed, **options),
-            "BPE-Delay with valid bounds, " + ", ".join(f"{k}={v}" for k, v in options.items()),
-            needs=("kernel", "norm", "set"),
-        )
-        for name, options in _GUARANTEES.items()
-    },
-    **{
-        f"bpe-delay-{name}": Method(partial(bpe_delay, **options), f"BPE-Delay {words}")
-        for name, (options, words) in _OPTIONS.items()
-    },
+    "bpe-delay-valid": Method(
+        partial(guaranteed, exploit=None),
+        "BPE-Delay with valid bounds that never exploits",
+        needs=("kernel", "norm", "set"),
+    ),
+    "bpe-delay-budget-1.25": Method(
+        partial(guaranteed, exploit=WithinBudget(factor=1.25)),
+        "BPE-Delay with valid bounds that exploits within a regret budget",
+        needs=("kernel", "norm", "set"),
+    ),
+    "bpe-delay-no-confirm": Method(
+        partial(bpe_delay, exploit=Exploit(confirm_fraction=0.0)),
+        "BPE-Delay that confirms nothing at the end",
+    ),
 }
-METHODS |= VARIANTS

@@ -1,8 +1,8 @@
-"""The paper's experiments (section 6): its figures, and which of its sentences hold."""
+"""The paper's experiments (section 6): its figures, and which of its statements hold."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,9 @@ import numpy as np
 from scipy.special import stdtrit
 
 from botorch_delay import validation
-from botorch_delay.benchmarks.clocks import DELAYS
 from botorch_delay.benchmarks.functions import PROBLEMS
 from botorch_delay.benchmarks.methods import BETA, XI, B
-from botorch_delay.benchmarks.problems import FiniteProblem, Problem
+from botorch_delay.benchmarks.problems import FiniteProblem
 from botorch_delay.benchmarks.results import LEVEL, Array, Estimate, markdown_table, read_results
 from botorch_delay.benchmarks.runs import read_run, run_file, run_suite
 from botorch_delay.benchmarks.suites import PAPER, Cell, Suite
@@ -23,8 +22,9 @@ from botorch_delay.exceptions import RunError
 __all__ = ["Reproduction", "Verdict", "reproduce"]
 
 DELTA = 0.1  # the default of Algorithm 1
-MARGIN = 0.25
 FUNCTIONS = ("f1", "f2")
+MEANS = {"none": 0, "poisson-25": 25, "poisson-50": 50}  # mean delays, in steps
+MIDDLE, LONGEST = 25, 50
 
 BPE_DELAY, BPE_DELAY_PRINTED, BPE = "bpe-delay-psi-max", "bpe-delay-psi-min", "bpe"
 SDF, BUCB, UCB_ARRIVED = "gp-ucb-sdf", "gp-bucb", "gp-ucb"
@@ -36,15 +36,45 @@ LABELS = {
     BUCB: "GP-BUCB",
     UCB_ARRIVED: "GP-UCB on what has arrived",
 }
-# Cumulative regret, a run per row; by function, method and mean delay in steps.
+# Cumulative regrets (runs x steps) by function, method and mean delay in steps.
 Regrets = Mapping[tuple[str, str, int], Array]
-# Weights of final regrets, by method and mean delay, whose sum is below 0 if a sentence holds.
+# Weights of final regrets by method and mean delay; their sum is below 0 if a statement holds.
 Contrast = Mapping[tuple[str, int], float]
+
+
+def _less(method: str, rival: str) -> Contrast:
+    return {(method, LONGEST): 1.0, (rival, LONGEST): -1.0}
+
+
+PUBLISHED = (BPE_DELAY, BPE_DELAY_PRINTED)
+# If regret is linear the excess at the longest delay is twice that at the middle one; 25 % margin.
+LINEAR = {LONGEST: 0.75, MIDDLE: -2.0, 0: 1.25}
+STATEMENTS: dict[str, Contrast] = {
+    **{f"Figure 2: {LABELS[m]} has less regret than GP-UCB-SDF.": _less(m, SDF) for m in PUBLISHED},
+    **{
+        f"Figure 3: the excess in regret of {LABELS[m]} is linear in the delay.": {
+            (m, delay): weight for delay, weight in LINEAR.items()
+        }
+        for m in PUBLISHED
+    },
+    "Figure 4: the regret of GP-UCB-SDF jumps even with a moderate delay.": {
+        (SDF, 0): 2.0,
+        (SDF, MIDDLE): -1.0,
+    },
+    **{
+        f"Figure 5: {LABELS[m]} performs better than BPE under delay.": _less(m, BPE)
+        for m in PUBLISHED
+    },
+    **{
+        f"Not in the paper: BPE-Delay has less regret than {LABELS[m]}.": _less(BPE_DELAY, m)
+        for m in (BUCB, UCB_ARRIVED)
+    },
+}
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A sentence, and the contrast of regrets, by function, that is below 0 if it holds."""
+    """A statement, and the contrast of regrets, by function, that is below 0 if it holds."""
 
     sentence: str
     contrast: str
@@ -52,14 +82,14 @@ class Verdict:
 
     @property
     def word(self) -> str:
-        """Whether it holds on both functions, or the intervals do not decide."""
+        """Whether it holds on both functions."""
         below = {estimate.below for estimate in self.measured.values()}
         return "does not hold" if False in below else "not decided" if None in below else "holds"
 
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What was found, and where it was written; as text, the verdicts in short."""
+    """The files that were written, and the verdicts; as text, the verdicts in short."""
 
     report: Path
     figures: list[Path]  # PNG files, one per figure of the paper
@@ -73,12 +103,12 @@ class Reproduction:
 def reproduce(
     folder: Path, suite: Suite = PAPER, *, workers: int | None = None, progress: bool = True
 ) -> Reproduction:
-    """Simulate, or go on where an earlier call was stopped, and write table, figures and report.
+    """Simulate, or resume an earlier call, and write table, figures and report.
 
     Args:
-        folder: where to write; made if it does not exist. Every run that is done is kept there.
-        suite: the paper's, or the same with other seeds, steps or draws of the two functions.
-        workers: processes; as many as there are cores if None.
+        folder: where to write; made if it does not exist.
+        suite: the paper's, or the same with other seeds or steps.
+        workers: processes; one per core if None.
         progress: whether to show a progress bar.
 
     Raises:
@@ -91,48 +121,40 @@ def reproduce(
     if failed:
         raise RunError("; ".join(failed))
     results = read_results(folder)
-    regrets = _read_regrets(folder, suite, cells)
-    found = Reproduction(results.report, _draw(folder, suite, regrets), verdicts_on(regrets))
+    regrets = _read_regrets(folder, cells)
+    found = Reproduction(results.report, _draw(folder, regrets), verdicts_on(regrets))
     found.report.write_text("\n".join(_report(suite, regrets, found.verdicts, results.made)))
     return found
 
 
-def _read_regrets(folder: Path, suite: Suite, cells: Iterable[Cell]) -> Regrets:
-    names = dict(zip(suite.problems, FUNCTIONS, strict=True))
+def _read_regrets(folder: Path, cells: Iterable[Cell]) -> Regrets:
     found: dict[tuple[str, str, int], list[Array]] = {}
     for cell in cells:
         run = read_run(run_file(folder, cell))
         assert run is not None
-        key = (names[cell.problem], cell.method, _mean(cell.delay))
+        key = cell.problem, cell.method, MEANS[cell.delay]
         found.setdefault(key, []).append(np.cumsum(run["asks"]["regret"]))
     return {key: np.stack(runs) for key, runs in found.items()}
 
 
-def _mean(delay: str) -> int:
-    law = DELAYS[delay].law
-    assert law is not None
-    return round(law.mean)
-
-
-def _draw(folder: Path, suite: Suite, regrets: Regrets) -> list[Path]:
+def _draw(folder: Path, regrets: Regrets) -> list[Path]:
     """Figures 1 to 5."""
-    *_, longest = delays = [_mean(delay) for delay in suite.delays]
 
     def over_delays(method: str, label: str = "") -> dict[str, tuple[str, int]]:
-        return {f"mean delay {delay}{label}": (method, delay) for delay in delays}
+        return {f"mean delay {delay}{label}": (method, delay) for delay in MEANS.values()}
 
     def at_longest(*methods: str) -> dict[str, tuple[str, int]]:
-        return {LABELS[method]: (method, longest) for method in methods}
+        return {LABELS[method]: (method, LONGEST) for method in methods}
 
     printed = over_delays(BPE_DELAY_PRINTED, ", psi as printed")
     panels = [
-        (f"Mean delay {longest}", at_longest(BPE_DELAY, SDF, BUCB, UCB_ARRIVED)),
+        (f"Mean delay {LONGEST}", at_longest(BPE_DELAY, SDF, BUCB, UCB_ARRIVED)),
         (LABELS[BPE_DELAY], over_delays(BPE_DELAY) | printed),
         (LABELS[SDF], over_delays(SDF)),
-        (f"Mean delay {longest}", at_longest(BPE_DELAY, BPE)),
+        (f"Mean delay {LONGEST}", at_longest(BPE_DELAY, BPE)),
     ]
     figures = [folder / f"figure{number}.png" for number in range(1, 6)]
-    _draw_functions(figures[0], [PROBLEMS[name](suite.seeds[0]) for name in suite.problems])
+    _draw_functions(figures[0])
     for path, (title, lines) in zip(figures[1:], panels, strict=True):
         both = {
             f"{f}: {title}": {label: regrets[f, *which] for label, which in lines.items()}
@@ -142,10 +164,11 @@ def _draw(folder: Path, suite: Suite, regrets: Regrets) -> list[Path]:
     return figures
 
 
-def _draw_functions(path: Path, functions: Sequence[Problem]) -> None:
-    """F1 and f2 on their grid, and their maximisers."""
-    figure, axes = _canvas(len(functions))
-    for name, ax, problem in zip(("f1", "f2"), axes, functions, strict=True):
+def _draw_functions(path: Path) -> None:
+    """The two functions on their grid, and their maximisers."""
+    figure, axes = _canvas(len(FUNCTIONS))
+    for name, ax in zip(FUNCTIONS, axes, strict=True):
+        problem = PROBLEMS[name](0)
         assert isinstance(problem, FiniteProblem)
         side = round(len(problem.points) ** 0.5)
         values = problem.values.reshape(side, side).T
@@ -170,7 +193,7 @@ def _draw_regrets(path: Path, panels: Mapping[str, Mapping[str, Array]]) -> None
 
 
 def draw_mean(ax: Any, label: str, runs: Array, style: str = "-") -> None:
-    """The mean of runs, ``n x steps``, and of several a band of half a standard deviation."""
+    """The mean of runs (``n x steps``) with a band of half a standard deviation."""
     asks, mean = np.arange(1, runs.shape[1] + 1), runs.mean(axis=0)
     (line,) = ax.plot(asks, mean, style, label=label)
     if len(runs) > 1:
@@ -186,14 +209,9 @@ def _canvas(panels: int) -> tuple[Any, Any]:
 
 
 def verdicts_on(regrets: Regrets) -> list[Verdict]:
-    """A verdict on each sentence of section 6 that can fail, and two on what it leaves out.
-
-    Args:
-        regrets: of every method under three mean delays, the first of them 0.
-    """
-    _, middle, longest = sorted({delay for _, _, delay in regrets})
+    """A verdict on each statement of section 6 that can fail, and two on what it leaves out."""
     verdicts = []
-    for sentence, contrast in sorted(_claims(middle, longest), key=lambda claim: claim[0][:8]):
+    for sentence, contrast in STATEMENTS.items():
         measured = {}
         for f in FUNCTIONS:
             terms = [w * regrets[f, *at][:, -1] for at, w in contrast.items()]
@@ -203,37 +221,8 @@ def verdicts_on(regrets: Regrets) -> list[Verdict]:
     return verdicts
 
 
-def _claims(middle: int, longest: int) -> Iterator[tuple[str, Contrast]]:
-    """Sentences, each with what is below 0 on average if it holds."""
-    for method in (BPE_DELAY, BPE_DELAY_PRINTED):
-        name, ratio = LABELS[method], longest / middle
-        # (1 - MARGIN) times the excess at the longest delay, less its share at the one before.
-        linear = {longest: 1 - MARGIN, middle: -ratio, 0: ratio - 1 + MARGIN}
-        yield (
-            f"Figure 2: {name} has less regret than GP-UCB-SDF.",
-            {(method, longest): 1.0, (SDF, longest): -1.0},
-        )
-        yield (
-            f"Figure 3: the excess in regret of {name} is linear in the delay.",
-            {(method, delay): weight for delay, weight in linear.items()},
-        )
-        yield (
-            f"Figure 5: {name} performs better than BPE under delay.",
-            {(method, longest): 1.0, (BPE, longest): -1.0},
-        )
-    yield (
-        "Figure 4: the regret of GP-UCB-SDF jumps even with a moderate delay.",
-        {(SDF, 0): 2.0, (SDF, middle): -1.0},
-    )
-    for rival in (BUCB, UCB_ARRIVED):
-        yield (
-            f"Not in the paper: BPE-Delay has less regret than {LABELS[rival]}.",
-            {(BPE_DELAY, longest): 1.0, (rival, longest): -1.0},
-        )
-
-
 def t_interval(differences: Array) -> Estimate:
-    """Mean of paired differences and Student's interval; one alone decides nothing."""
+    """Mean of paired differences and Student's interval."""
     n, mean = len(differences), float(differences.mean())
     if n < 2:
         return Estimate(mean, -np.inf, np.inf, n)
@@ -245,8 +234,7 @@ def _report(
     suite: Suite, regrets: Regrets, verdicts: Sequence[Verdict], made: Sequence[str]
 ) -> list[str]:
     same = "the paper's" if suite == PAPER else "not the paper's"
-    delays = [_mean(delay) for delay in suite.delays]
-    columns = [(f, delay) for f in FUNCTIONS for delay in delays]
+    columns = [(f, delay) for f in FUNCTIONS for delay in MEANS.values()]
     header = ["method", *(f"{f}, delay {delay}" for f, delay in columns)]
     rows = [
         [label, *(_spread(regrets[f, method, delay][:, -1]) for f, delay in columns)]
@@ -255,11 +243,10 @@ def _report(
     return [
         "# The paper's experiments, reproduced",
         "",
-        f"Setting ({same}): f1 and f2 by the recipe of section 6, here {', '.join(suite.problems)} "
-        f"of `botorch-delay bench list`, 2,500 points, noise 0.02; T = {suite.steps}, "
-        f"{len(suite.seeds)} repeats, Poisson delays with means {', '.join(map(str, delays))}; "
-        f"xi = {XI:g}, b = {B:g}, beta = {BETA:g}, delta = {DELTA}. Every method sees the same "
-        "noise and delays in a repeat.",
+        f"Setting ({same}): f1 and f2 by the recipe of section 6, 2,500 points, noise 0.02; "
+        f"T = {suite.steps}, {len(suite.seeds)} repeats, Poisson delays with means "
+        f"{', '.join(map(str, MEANS.values()))}; xi = {XI:g}, b = {B:g}, beta = {BETA:g}, "
+        f"delta = {DELTA}. Every method sees the same noise and delays in a repeat.",
         "",
         *(f"* {line}" for line in made),
         "",

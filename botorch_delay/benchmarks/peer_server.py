@@ -3,12 +3,9 @@
 It is run by its path with the Python of an environment that has the library, and imports nothing
 of this package. A request is an object with the number of a run, a call and its arguments:
 ``open``, ``suggest``, ``report`` or ``close``; every one is answered by ``{"answer": ...}`` or
-``{"error": traceback}``. Values are to be maximised, None is a failed evaluation; a parameter is
-its lower and upper end, whether it is searched by its logarithm, and whether it is the number of a
-"category" or of an "integer" value (else it is empty).
+``{"error": traceback}``. Values are to be maximised. A parameter is a tuple of its lower and upper
+end, whether to search its logarithm, and "category" or "integer" if it counts values, else "".
 """
-
-# What methods do is said in Peer and above.
 
 from __future__ import annotations
 
@@ -21,33 +18,27 @@ import tempfile
 import traceback
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 RETRIES = 5
 Parameters = Mapping[str, tuple[float, float, bool, str]]
 Values = Mapping[str, Any]
 
 
-class Peer:
-    """An optimizer of a library; it is told how many suggestions there will be."""
+class Peer(Protocol):
+    """An optimizer of a library; ``steps`` is how many suggestions there will be."""
 
-    def __init__(self, parameters: Parameters, *, seed: int, steps: int, exact: bool) -> None:
-        raise NotImplementedError
+    def __init__(self, parameters: Parameters, *, seed: int, steps: int, exact: bool) -> None: ...
 
     def suggest(self) -> Values:
-        """The values of the parameters that come next."""
-        raise NotImplementedError
+        """The values of the parameters to try next."""
 
-    def report(self, number: int, y: float | None) -> None:
-        """Take in the value of a suggestion, counted from 0."""
-        raise NotImplementedError
+    def report(self, number: int, y: float) -> None:
+        """Tell the value of a suggestion, counted from 0."""
 
 
 class Smac(Peer):
-    """SMAC's facade of that name; trials that run are in its run history, and not asked again.
-
-    A crash costs as much as the worst answer: of an infinite cost, its default, models get no data.
-    """
+    """SMAC's facade of that name; it does not repeat running trials, and does not model them."""
 
     facade = "HyperparameterOptimizationFacade"
 
@@ -74,22 +65,15 @@ class Smac(Peer):
         facade = getattr(smac, self.facade)
         self.optimizer = facade(scenario, _never_called, overwrite=True, logging_level=False)
         self.trials: list[Any] = []
-        self.worst = 0.0
 
     def suggest(self) -> Values:
         self.trials.append(self.optimizer.ask())
         return dict(self.trials[-1].config)
 
-    def report(self, number: int, y: float | None) -> None:
+    def report(self, number: int, y: float) -> None:
         from smac.runhistory.dataclasses import TrialValue
-        from smac.runhistory.enumerations import StatusType
 
-        if y is None:
-            value = TrialValue(cost=self.worst, status=StatusType.CRASHED)
-        else:
-            value = TrialValue(cost=-y)
-            self.worst = max(self.worst, -y)
-        self.optimizer.tell(self.trials[number], value)
+        self.optimizer.tell(self.trials[number], TrialValue(cost=-y))
 
 
 class SmacBlackBox(Smac):
@@ -99,7 +83,7 @@ class SmacBlackBox(Smac):
 
 
 class Hebo(Peer):
-    """HEBO; it has no way to be told of pending points, nor of failures."""
+    """HEBO, which cannot be told of pending points."""
 
     def __init__(self, parameters: Parameters, *, seed: int, steps: int, exact: bool) -> None:
         from hebo.design_space.design_space import DesignSpace
@@ -123,15 +107,14 @@ class Hebo(Peer):
         self.trials.append(self.optimizer.suggest(n_suggestions=1))
         return self.trials[-1].iloc[0].to_dict()
 
-    def report(self, number: int, y: float | None) -> None:
+    def report(self, number: int, y: float) -> None:
         import numpy
 
-        if y is not None:
-            self.optimizer.observe(self.trials[number], numpy.array([[-y]]))
+        self.optimizer.observe(self.trials[number], numpy.array([[-y]]))
 
 
 class DeepHyper(Peer):
-    """DeepHyper's CBO; it keeps what it suggested, and is told of it out of order."""
+    """DeepHyper's CBO, which keeps track of its pending suggestions."""
 
     def __init__(self, parameters: Parameters, *, seed: int, steps: int, exact: bool) -> None:
         from deephyper.hpo import CBO, HpProblem
@@ -153,8 +136,8 @@ class DeepHyper(Peer):
         self.trials += self.optimizer.ask(1)
         return self.trials[-1]
 
-    def report(self, number: int, y: float | None) -> None:
-        self.optimizer.tell([(self.trials[number], "F_failed" if y is None else y)])
+    def report(self, number: int, y: float) -> None:
+        self.optimizer.tell([(self.trials[number], y)])
 
 
 class Vizier(Peer):
@@ -199,12 +182,9 @@ class Vizier(Peer):
         self.asked += 1
         return {name: float(value.value) for name, value in suggestion.parameters.items()}
 
-    def report(self, number: int, y: float | None) -> None:
+    def report(self, number: int, y: float) -> None:
         trial = self.active.pop(number)
-        if y is None:
-            trial.complete(self.vz.Measurement(), infeasibility_reason="failed")
-        else:
-            trial.complete(self.vz.Measurement({"y": y}))
+        trial.complete(self.vz.Measurement({"y": y}))
         self.completed.append(trial)
 
 
@@ -221,14 +201,8 @@ def _never_called(config: Any, seed: int = 0) -> float:
     raise AssertionError("evaluations are made elsewhere")
 
 
-def _plain(value: Any) -> float:
-    """What JSON does not know: numbers of NumPy."""
-    number: float = value.item()
-    return number
-
-
 def _seed(seed: int) -> None:
-    """The global generators that libraries draw from."""
+    """Seed the global generators that libraries draw from."""
     random.seed(seed)
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed(seed % 2**32)
@@ -253,7 +227,7 @@ class Server:
         _seed(self.seeds[run])
         return self.runs[run].suggest()
 
-    def report(self, run: int, number: int, y: float | None) -> None:
+    def report(self, run: int, number: int, y: float) -> None:
         self.runs[run].report(number, y)
 
     def close(self, run: int) -> None:
@@ -275,7 +249,7 @@ def serve() -> None:
             answer = {"answer": call(request["run"], **request["arguments"])}
         except Exception:
             answer = {"error": traceback.format_exc()}
-        answers.write(json.dumps(answer, default=_plain) + "\n")
+        answers.write(json.dumps(answer, default=lambda number: number.item()) + "\n")  # of NumPy
         answers.flush()
 
 

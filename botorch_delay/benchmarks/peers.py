@@ -1,9 +1,8 @@
-"""Optimizers of other libraries as they ship, made into samplers that can be simulated.
+"""Optimizers of other libraries, with their defaults, as samplers for ``simulate``.
 
-On a full grid of arms, such as a tuning table, every column is one integer parameter, the number
-of its value, or a categorical one: what a peer suggests is exactly an arm. On any other set it
-searches the unit cube, which stands for the bounding box, and the nearest arm is evaluated; it is
-told the value and does not know of the move. On a box it gets the box.
+On a full grid of arms, such as a tuning table, each column is an integer or categorical parameter
+that counts its values, so that every suggestion is an arm. On any other finite set a peer searches
+the bounding box, and the nearest arm is evaluated without its knowing.
 """
 
 from __future__ import annotations
@@ -49,13 +48,13 @@ from botorch_delay.exceptions import (
 )
 from botorch_delay.optimizers import RandomOptimizer
 
-MOST_ERRORS = 2000  # characters of what a process wrote before it died
+MAX_STDERR = 2000  # characters shown of the standard error of a process that died
 SERVER = Path(__file__).with_name("peer_server.py")
-PYTHON = "BOTORCH_DELAY_PYTHON_"  # and a module in capitals: the variable that names its Python
+PYTHON = "BOTORCH_DELAY_PYTHON_"  # followed by the module's name in capitals
 
 
 class Parameter(NamedTuple):
-    """A column as others describe one; ``levels`` is "integer", "category" or, in a range, ""."""
+    """A column as other libraries describe it; ``levels`` is "integer", "category" or ""."""
 
     low: float
     high: float
@@ -72,31 +71,29 @@ class Suggestion:
     index: int | None
 
 
-# From values by parameter: the point that they stand for, its row in a finite domain.
+# From values by parameter to the point (``d``) and its row in a finite domain.
 PointOf = Callable[[Mapping[str, float]], tuple[Tensor, int | None]]
 
 
 def search_space(domain: Domain) -> tuple[dict[str, Parameter], PointOf]:
-    """The parameters of a domain by name, and the point that values of these stand for."""
+    """The parameters of a domain by name, and the function from their values to a point."""
     low, high = domain.bounds
     if isinstance(domain, BoxDomain):
         if domain.constraints or domain.feasible is not None:
-            raise NotSupportedError("Optimizers of other libraries are not told constraints.")
+            raise NotSupportedError("Optimizers of other libraries cannot be given constraints.")
         lists = {dim: values.tolist() for dim, values in domain.lists.items()}
-        logs, categories, unit = domain.log_dims, tuple(domain.cat_dims), False
+        logs = domain.log_dims
     else:
         assert isinstance(domain, FiniteDomain)
         columns = [column.unique().tolist() for column in domain.points.unbind(dim=1)]
         grid = math.prod(map(len, columns)) == len(domain)
         lists = dict(enumerate(columns)) if grid else {}
-        logs, categories, unit = (), domain.cat_dims, True
+        logs = ()
     parameters = {}
     for dim, name in enumerate(domain.names):
         if dim in lists:
-            levels = "category" if dim in categories else "integer"
+            levels = "category" if dim in domain.cat_dims else "integer"
             parameters[name] = Parameter(0, len(lists[dim]) - 1, levels=levels)
-        elif unit:
-            parameters[name] = Parameter(0.0, 1.0)
         else:
             parameters[name] = Parameter(low[dim].item(), high[dim].item(), dim in logs)
 
@@ -108,18 +105,18 @@ def search_space(domain: Domain) -> tuple[dict[str, Parameter], PointOf]:
         if lists:
             index = int(domain.find(x.unsqueeze(0)))
         else:
-            scaled = (domain.points - low) / (high - low).clamp_min(torch.finfo(x.dtype).tiny)
-            index = int((scaled - x).square().sum(dim=1).argmin())
+            scaled = (domain.points - x) / (high - low).clamp_min(torch.finfo(x.dtype).tiny)
+            index = int(scaled.square().sum(dim=1).argmin())
         return domain.points[index], index
 
     return parameters, point_of
 
 
 class PeerSampler(ABC):
-    """An optimizer of another library. A subclass says how it suggests and how it is told.
+    """An optimizer of another library; subclasses implement :meth:`suggest` and :meth:`report`.
 
-    It recommends the point with the best noisy answer, as these libraries do, or ``by_model`` by
-    this library's posterior mean of the same answers.
+    It recommends the point with the best noisy answer, as these libraries do, or ``by_model`` the
+    one with this library's best posterior mean given the same answers.
     """
 
     def __init__(self, problem: Problem, seed: int, *, by_model: bool = False) -> None:
@@ -129,33 +126,25 @@ class PeerSampler(ABC):
         self._answers: dict[int, float] = {}
 
     @abstractmethod
-    def suggest(self) -> Mapping[str, float]:
-        """The values of the parameters that come next."""
+    def suggest(self) -> tuple[Tensor, int | None]:
+        """The point (``d``) to try next, and its row in a finite domain."""
 
     @abstractmethod
-    def report(self, number: int, y: float | None) -> None:
-        """Take in the answer of a suggestion, counted from 0, to be maximised; None: it failed."""
+    def report(self, number: int, y: float) -> None:
+        """Tell the value, to be maximised, of a suggestion, counted from 0."""
 
     def ask(self) -> Suggestion:
-        """What the peer suggests, moved to the arm that it stands for."""
         with self.quiet():
-            x, index = self._point_of(self.suggest())
+            x, index = self.suggest()
         self._asked.append(Suggestion(len(self._asked), x, index))
         return self._asked[-1]
 
     def tell(self, trial: int, y: float, /) -> None:
-        """The answer of a suggestion."""
         with self.quiet():
             self.report(trial, y)
         self._answers[trial] = y
 
-    def mark_failed(self, trial: int, /) -> None:
-        """A suggestion failed."""
-        with self.quiet():
-            self.report(trial, None)
-
     def recommend(self) -> Point:
-        """The point with the best noisy answer, or by a posterior mean."""
         if not self._answers:
             raise NoAnswerError("Nothing was answered yet.")
         if not self._by_model:
@@ -168,7 +157,7 @@ class PeerSampler(ABC):
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """Without warnings of experimental parts, and with the global generator left as it is."""
+        """Without warnings, and with a seed of its own for torch's global generator."""
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.default_generator.manual_seed(self._seed + len(self._asked))
@@ -176,7 +165,7 @@ class PeerSampler(ABC):
 
 
 class OptunaSampler(PeerSampler):
-    """A study of Optuna's with a sampler of that name, made with nothing but the seed."""
+    """An Optuna study with the sampler of that name, given nothing but the seed."""
 
     def __init__(
         self, sampler: str, problem: Problem, clock: Clock, steps: int, seed: int, **options: Any
@@ -200,14 +189,12 @@ class OptunaSampler(PeerSampler):
             made = getattr(optuna.samplers, sampler)(seed=seed % 2**32)
             self._study = optuna.create_study(sampler=made, direction="maximize")
 
-    def suggest(self) -> Mapping[str, float]:
+    def suggest(self) -> tuple[Tensor, int | None]:
         self._trials.append(self._study.ask(self._distributions))
-        params: dict[str, float] = self._trials[-1].params
-        return params
+        return self._point_of(self._trials[-1].params)
 
-    def report(self, number: int, y: float | None) -> None:
-        state = self._optuna.trial.TrialState.FAIL if y is None else None
-        self._study.tell(self._trials[number], y, state=state)
+    def report(self, number: int, y: float) -> None:
+        self._study.tell(self._trials[number], y)
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
@@ -225,8 +212,8 @@ class BotorchLoop(PeerSampler):
     """BoTorch's parts with their defaults, as its users put them together.
 
     After 2 (d + 1) Sobol points each ask fits a ``SingleTaskGP`` to the standardised answers and
-    maximises ``qLogNoisyExpectedImprovement``, given the pending points. Columns are in the unit
-    cube, logarithms first; of an integer or a category it is the number of the value, rounded. It
+    maximises ``qLogNoisyExpectedImprovement``, given the pending points. Columns are scaled to the
+    unit cube, logarithmic ones after taking logarithms, lists by the numbers of their values. It
     recommends the evaluated point with the best posterior mean.
     """
 
@@ -236,40 +223,39 @@ class BotorchLoop(PeerSampler):
         self._sobol = SobolEngine(count, scramble=True, seed=seed % 2**31)
         self._design = 2 * (count + 1)
         self._points: list[Tensor] = []  # in the unit cube, in double
-        self._failed: set[int] = set()
         self._model: tuple[int, SingleTaskGP] | None = None  # and how many answers it knows
         self._choices = self._arms(problem.domain)
 
-    def suggest(self) -> Mapping[str, float]:
-        known = len(self._answers)
-        if len(self._points) < self._design or not known:
-            u = self._sobol.draw(dtype=torch.double)
-            if self._choices is not None:
-                u = self._choices[(self._choices - u).square().sum(dim=1).argmin()].unsqueeze(0)
-        else:
-            u = self._best_by_rule()
-        self._points.append(u[0])
-        return {
-            name: self._value(parameter, share)
-            for (name, parameter), share in zip(self.parameters.items(), u[0].tolist(), strict=True)
-        }
+    def suggest(self) -> tuple[Tensor, int | None]:
+        is_design = len(self._points) < self._design or not self._answers
+        u = self._sobol.draw(dtype=torch.double) if is_design else self._best_by_rule()
+        domain = self._problem.domain
+        if self._choices is None:
+            assert isinstance(domain, BoxDomain)
+            self._points.append(u[0])
+            return domain.from_unit(u.to(domain.like))[0], None
+        assert isinstance(domain, FiniteDomain)
+        index = int((self._choices - u).square().sum(dim=1).argmin())
+        self._points.append(self._choices[index])
+        return domain.points[index], index
 
-    def report(self, number: int, y: float | None) -> None:
-        if y is None:
-            self._failed.add(number)
+    def report(self, number: int, y: float) -> None:
+        """The next fit reads all answers."""
 
     def recommend(self) -> Point:
-        """The evaluated point with the best posterior mean."""
         if not self._answers:
             raise NoAnswerError("Nothing was answered yet.")
         with self.quiet():
-            X = torch.stack([self._points[number] for number in self._answers])
-            best = int(self._fitted().posterior(X).mean.argmax())
+            best = int(self._fitted().posterior(self._known()).mean.argmax())
         return self._asked[list(self._answers)[best]]
 
+    def _known(self) -> Tensor:
+        """The points with answers, ``n x d``."""
+        return torch.stack([self._points[number] for number in self._answers])
+
     def _best_by_rule(self) -> Tensor:
-        known = torch.stack([self._points[number] for number in self._answers])
-        running = self._running()
+        known = self._known()
+        running = [u for number, u in enumerate(self._points) if number not in self._answers]
         rule = qLogNoisyExpectedImprovement(
             self._fitted(), known, X_pending=torch.stack(running) if running else None
         )
@@ -278,13 +264,9 @@ class BotorchLoop(PeerSampler):
         sides = torch.stack([torch.zeros_like(known[0]), torch.ones_like(known[0])])
         return optimize_acqf(rule, sides, q=1, num_restarts=10, raw_samples=512)[0]
 
-    def _running(self) -> list[Tensor]:
-        settled = self._answers.keys() | self._failed
-        return [u for number, u in enumerate(self._points) if number not in settled]
-
     def _fitted(self) -> SingleTaskGP:
         if self._model is None or self._model[0] != len(self._answers):
-            X = torch.stack([self._points[number] for number in self._answers])
+            X = self._known()
             y = X.new_tensor(list(self._answers.values())).unsqueeze(1)
             model = SingleTaskGP(X, y)
             with suppress(ModelFittingError):
@@ -308,19 +290,11 @@ class BotorchLoop(PeerSampler):
         ]
         return torch.stack(columns, dim=1).double()
 
-    @staticmethod
-    def _value(parameter: Parameter, share: float) -> float:
-        low, high, log, levels = parameter
-        if log:
-            return min(max(low * (high / low) ** share, low), high)
-        value = low + (high - low) * share
-        return round(value) if levels else value
-
 
 def python_of(module: str, need: str) -> str:
-    """The Python that has a module: by ``BOTORCH_DELAY_PYTHON_MODULE``, else this one.
+    """The Python with a module: that of ``BOTORCH_DELAY_PYTHON_<MODULE>`` if set, else this one.
 
-    MissingExtraError if this one has it not and no other is named; ``need`` is what needs it.
+    Raises :class:`MissingExtraError` if this one lacks it; ``need`` says what needs the module.
     """
     variable = f"{PYTHON}{module.upper()}"
     if python := os.environ.get(variable):
@@ -342,7 +316,7 @@ def python_of(module: str, need: str) -> str:
 
 
 class _Server:
-    """A process that serves runs of other libraries; it ends when its input does."""
+    """A process that runs ``peer_server.py``; it ends when its input does."""
 
     of: ClassVar[dict[str, _Server]] = {}  # by Python; libraries take long to import
 
@@ -362,13 +336,13 @@ class _Server:
 
     @classmethod
     def running(cls, python: str) -> _Server:
-        """The process of a Python; a new one if there is none or it died."""
+        """The process of this Python, started if there is none or it died."""
         if python not in cls.of or cls.of[python].process.poll() is not None:
             cls.of[python] = cls(python)
         return cls.of[python]
 
     def call(self, run: int, call: str, **arguments: Any) -> Any:
-        """The answer of a call; RunError if the library raises one, or the process died."""
+        """The answer to a call; RunError if the library raises, or the process has died."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         line = ""
@@ -379,7 +353,7 @@ class _Server:
             line = self.process.stdout.readline()
         if not line:
             self.errors.seek(0)
-            last = self.errors.read().decode(errors="replace")[-MOST_ERRORS:]
+            last = self.errors.read().decode(errors="replace")[-MAX_STDERR:]
             self.end()
             raise RunError(f"The process that serves another library died: {last}")
         answer = json.loads(line)
@@ -388,12 +362,10 @@ class _Server:
         return answer["answer"]
 
     def close(self, run: int) -> None:
-        """A run is over."""
-        with suppress(RunError, ValueError):  # of a process that ended
+        with suppress(RunError, ValueError):  # the process may have ended
             self.call(run, "close")
 
     def end(self) -> None:
-        """End the process."""
         atexit.unregister(self.end)
         with suppress(BrokenPipeError):
             self.process.communicate()
@@ -401,9 +373,9 @@ class _Server:
 
 
 class ServedSampler(PeerSampler):
-    """An optimizer of another library, ``peer_server.PEERS[peer]``, in a process of its own.
+    """The peer ``peer_server.PEERS[peer]``, in another process.
 
-    It is told how many asks there will be and whether values are exact, not the clock.
+    It is told how many asks there will be and whether values are exact.
     """
 
     def __init__(
@@ -425,9 +397,8 @@ class ServedSampler(PeerSampler):
         self._server.call(self._run, "open", peer=peer, parameters=searched, **told)
         weakref.finalize(self, self._server.close, self._run)
 
-    def suggest(self) -> Mapping[str, float]:
-        suggested: dict[str, float] = self._server.call(self._run, "suggest")
-        return self._constant | suggested
+    def suggest(self) -> tuple[Tensor, int | None]:
+        return self._point_of(self._constant | self._server.call(self._run, "suggest"))
 
-    def report(self, number: int, y: float | None) -> None:
+    def report(self, number: int, y: float) -> None:
         self._server.call(self._run, "report", number=number, y=y)

@@ -16,12 +16,11 @@ from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.finite import Domain, FiniteDomain
 from botorch_delay.exceptions import InputError
 
-# Points of a box from which the spread of its values is estimated.
-SPREAD_POINTS = 4096
+SPREAD_POINTS = 4096  # of a box, to estimate the spread of its values
 
 
 class Point(Protocol):
-    """Where f is evaluated, such as a trial: ``x`` (``d``), and its row in a finite domain."""
+    """Where f is evaluated, such as a trial: ``x`` (``d``), and the row in a finite domain."""
 
     @property
     def x(self) -> Tensor: ...
@@ -36,10 +35,10 @@ class Problem(ABC):
     Attributes:
         domain: where it may be asked.
         covar_module: the kernel that methods are told; None where they learn one.
-        norm: the RKHS norm of f under that kernel; None where it is not known.
-        noise_std: standard deviation of the noise that methods are told with the kernel.
+        norm: the RKHS norm of f under that kernel; None if unknown.
+        noise_std: standard deviation of the noise.
         highest: the largest value of f without noise.
-        lowest: the smallest, or an estimate of it from above.
+        lowest: the smallest, or an upper bound of it.
     """
 
     domain: Domain
@@ -57,17 +56,18 @@ class Problem(ABC):
     @property
     def model_options(self) -> dict[str, Any]:
         """Kernel and noise as the arguments of an optimizer; empty where they are learned."""
-        given = {"covar_module": self.covar_module, "noise_var": self.noise_var}
-        return {} if self.covar_module is None else given
+        if self.covar_module is None:
+            return {}
+        return {"covar_module": self.covar_module, "noise_var": self.noise_var}
 
     @abstractmethod
     def evaluate_true(self, point: Point) -> float:
         """F without noise at a point."""
 
     def observe(self, point: Point, normal: float, uniform: float) -> tuple[float, float | None]:
-        """An evaluation: its value with noise, and its duration or None.
+        """The value with noise of an evaluation, and its duration or None.
 
-        A standard normal and a uniform number in [0, 1) are given, the same for every method.
+        Its randomness is ``normal`` (standard normal) and ``uniform`` (in [0, 1)).
         """
         return self.evaluate_true(point) + self.noise_std * normal, None
 
@@ -79,8 +79,8 @@ class FiniteProblem(Problem):
         points: ``N x d``, or a finite domain with names, logarithms and categories.
         values: f without noise at every point, ``N`` or ``N x 1``.
         noise_std: standard deviation of the noise, at least 0, in units of the values.
-        covar_module: a kernel that fits f, if one is known.
-        norm: the RKHS norm of f under that kernel, if it is known.
+        covar_module: a kernel that fits f, if known.
+        norm: the RKHS norm of f under that kernel, if known.
     """
 
     domain: FiniteDomain
@@ -115,13 +115,12 @@ class FiniteProblem(Problem):
 class TableProblem(FiniteProblem):
     """A table with several stored evaluations of every arm; kernels are learned.
 
-    An evaluation is one of the stored ones, drawn at random, and takes as long as that one
-    took; the truth is their mean.
+    An evaluation is one of the stored ones, drawn at random, with its duration; the truth is their
+    mean.
 
     Args:
         domain: the arms.
-        stored: values, to be maximised, ``N x s``; nan where an arm has fewer evaluations, and
-            these last. Every arm has one.
+        stored: values, to be maximised, ``N x s``, at least one per arm, padded with nan.
         durations: of the same evaluations, above 0, ``N x s``.
     """
 
@@ -149,8 +148,8 @@ class BoxProblem(Problem):
         highest: its maximum.
         noise_share: the noise's standard deviation as a share of that of f over the box, at
             least 0.
-        spread: the smallest value of f over the box, or an estimate of it from above, and the
-            standard deviation; from 4,096 values if None.
+        spread: the smallest value of f over the box, or an upper bound of it, and the standard
+            deviation; from 4,096 values if None.
     """
 
     domain: BoxDomain

@@ -1,4 +1,4 @@
-"""What was measured, and methods side by side: paired differences, ratios and their intervals."""
+"""Measurements of runs, and comparisons: paired differences, ratios and their intervals."""
 
 from __future__ import annotations
 
@@ -24,27 +24,26 @@ if TYPE_CHECKING:
 REFERENCE = "bpe-delay"
 LEVEL = 0.90
 RESAMPLES = 10_000
-# The columns that are compared. The mean regret of all asks has the ratio of the cumulative one.
+# The columns that are compared.
 MEASURES = {
     "cumulative regret": "cumulative_regret",
     "regret of the recommended point": "recommended_regret",
     "regret of the best point evaluated": "best_regret",
 }
-LEAST = 1e-6  # of the largest mean regret in a cell: a smaller one counts as that much
+SMALLEST = 1e-6  # smallest mean regret in a ratio, as a share of the largest one in the cell
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """What was measured in the runs of a folder; as text, methods side by side.
+    """Measurements of the runs in a folder; as text, methods side by side.
 
     Attributes:
-        folder: that holds the runs, their table as ``cells.csv``, and a report in Markdown as
-            ``report.md``.
-        runs: a row per run, in the order of the registries: problem, delay, method and seed; what
-            is compared; the share of asks that repeat a pending point; seconds per ask and tell.
-        made: when and with which versions of packages the runs were made.
+        folder: with the runs, their table ``cells.csv``, and the report ``report.md``.
+        runs: a row per run, in the order of the registries: problem, delay, method and seed; the
+            measures; the share of asks that repeat a pending point; seconds per ask and tell.
+        made: dates and versions of packages with which the runs were made.
     """
 
     folder: Path
@@ -53,7 +52,7 @@ class Results:
 
     @property
     def report(self) -> Path:
-        """The report."""
+        """The file of the report."""
         return self.folder / "report.md"
 
     def __str__(self) -> str:
@@ -62,7 +61,7 @@ class Results:
 
 
 def read_results(folder: Path) -> Results:
-    """Measure every whole run in a folder, and write the table; InputError if none is done."""
+    """Measure the complete runs in a folder, and write the table; InputError if there is none."""
     import pandas as pd
 
     found = [read_run(path) for path in sorted((folder / "runs").glob("*.json"))]
@@ -85,7 +84,7 @@ def read_results(folder: Path) -> Results:
 
 
 def _rank(cell: list[Any]) -> list[Any]:
-    """By the order of the registries; what is not registered comes last."""
+    """Sorts by the order of the registries, with unknown names last."""
     registries: tuple[Mapping[str, object], ...] = (PROBLEMS, DELAYS, METHODS)
     return [*map(_place, cell[:3], registries), *cell]
 
@@ -95,12 +94,12 @@ def _place(name: str, registry: Mapping[str, object]) -> int:
 
 
 def methods_of(runs: pd.DataFrame) -> list[str]:
-    """Methods in the order of the registry, then those it does not know."""
+    """Methods in the order of the registry, then unknown ones."""
     return sorted(runs["method"].unique(), key=lambda name: (_place(name, METHODS), name))
 
 
 def final_regrets(runs: pd.DataFrame, measure: str) -> dict[tuple[str, str], pd.DataFrame]:
-    """What every run came to, by problem and delay: a row per seed and a column per method."""
+    """A measure by problem and delay: a row per seed and a column per method."""
     return {
         key: part.pivot(index="seed", columns="method", values=MEASURES[measure])
         for key, part in runs.groupby(["problem", "delay"], sort=False)
@@ -121,22 +120,19 @@ class Estimate:
 
     @property
     def interval(self) -> str:
-        """The interval in brackets; nothing where one seed decides nothing."""
+        """The interval in brackets; empty with fewer than two seeds."""
         if self.seeds < 2:
             return ""
         return f" [{number(self.low, sign=True)}, {number(self.high, sign=True)}]"
 
     @property
     def below(self) -> bool | None:
-        """Whether it is below 0; None if that is not decided."""
+        """Whether it is below 0; None if undecided."""
         return True if self.high < 0.0 else False if self.low > 0.0 else None
 
 
 def bootstrap(values: Array, divided_by: Array | None = None) -> Estimate:
-    """A mean over seeds, or the ratio of two, with its percentile bootstrap interval.
-
-    With few seeds such an interval is too narrow; a single one decides nothing.
-    """
+    """A mean over seeds, or the ratio of two, with its percentile bootstrap interval."""
     n = len(values)
     base = np.ones(n) if divided_by is None else divided_by
     mean = float(values.mean() / base.mean())
@@ -152,22 +148,22 @@ def _ends(drawn: Array) -> tuple[float, float]:
 
 
 def paired(final: pd.DataFrame, *methods: str) -> tuple[Array, ...]:
-    """Regrets of methods on the seeds that all of them have; empty where there are none."""
+    """Regrets of methods on their common seeds."""
     common = final.reindex(columns=list(methods)).dropna()
     return tuple(common[method].to_numpy() for method in methods)
 
 
 def compare(final: pd.DataFrame, method: str) -> Estimate | None:
-    """A method less the reference on common seeds; None if they have none."""
+    """A method minus the reference on common seeds; None if there are none."""
     ours, theirs = paired(final, method, REFERENCE)
     return bootstrap(ours - theirs) if len(ours) and method != REFERENCE else None
 
 
 def comparison(runs: pd.DataFrame) -> list[str]:
-    """The reference against each method, by kind of problem, as a table.
+    """A table of the reference against each method, by kind of problem.
 
-    In how many cells it has less regret, more, or that is open, and the geometric mean over cells
-    of its regret as a ratio to the other's.
+    It has the number of cells with less regret, more, or neither decided, and the geometric mean
+    over cells of the ratio of its regret to the other's.
     """
     rows = []
     for kind, here in runs.groupby(runs["problem"].map(_kind_of), sort=False):
@@ -182,7 +178,7 @@ def comparison(runs: pd.DataFrame) -> list[str]:
 
 
 def _kind_of(problem: str) -> str:
-    """The word after the last dash where it says how a function is asked; else the family."""
+    """The last word of the name if it says how a function is asked, else the family."""
     kind = problem.rpartition("-")[2]
     return kind if kind in ("exact", "box", "arms") else problem.partition("-")[0]
 
@@ -194,10 +190,10 @@ def _counts(cells: Sequence[pd.DataFrame], method: str) -> str:
 
 
 def _ratio(cells: Sequence[pd.DataFrame], method: str) -> str:
-    """The geometric mean over cells of ratios of means; for its interval seeds are drawn anew."""
+    """The geometric mean over cells of ratios of means, with a bootstrap interval over seeds."""
     rng, logs = np.random.default_rng(0), np.zeros(1 + RESAMPLES)
     for final in cells:
-        least = max(LEAST * float(final.mean().max()), np.finfo(float).tiny)
+        least = max(SMALLEST * float(final.mean().max()), np.finfo(float).tiny)
         ours, theirs = paired(final, REFERENCE, method)
         n = len(ours)
         rows = np.vstack([np.arange(n), rng.integers(n, size=(RESAMPLES, n))])
@@ -215,7 +211,7 @@ def markdown_table(header: Iterable[object], rows: Iterable[Iterable[object]]) -
 
 
 def number(value: float, *, sign: bool = False) -> str:
-    """Three digits, as people write them."""
+    """A number with three significant digits."""
     if value == 0.0 or not np.isfinite(value):
         return f"{value:.0f}"
     digits = max(2 - int(np.floor(np.log10(abs(value)))), 0)

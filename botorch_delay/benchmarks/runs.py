@@ -1,4 +1,4 @@
-"""A folder of runs: each run in a file of its own, so that what was done is never lost."""
+"""A folder of runs, each in a file of its own, so that finished work is never lost."""
 
 from __future__ import annotations
 
@@ -39,9 +39,8 @@ def run_suite(
 ) -> tuple[list[Cell], list[str]]:
     """Simulate every run of a suite that is not in the folder yet.
 
-    Lists all of them, and says what is left out for want of a package, or failed. What could fail
-    for another reason than the simulation fails before it starts: arguments and errors are those
-    of :func:`~botorch_delay.benchmarks.bench.bench`.
+    Returns all runs, and a line for whatever failed or was left out for lack of a package. The
+    arguments and errors are those of :func:`~botorch_delay.benchmarks.bench.bench`.
     """
     count = validation.whole((os.cpu_count() or 1) if workers is None else workers, "workers", 1)
     validation.installed("pandas", "Tables need pandas")
@@ -75,7 +74,7 @@ def run_suite(
 def simulate_cell(
     problem: MakeProblem, clock: Clock, method: Method, seed: int, steps: int, recommend_every: int
 ) -> SimulationResult:
-    """Simulate one run on one thread, from registered objects that another process can be sent."""
+    """Simulate one run on one thread."""
     made = made_problem(problem, seed)
     options: dict[str, Any] = {"recommend_every": recommend_every, "instant": method.instant}
     with one_thread():  # so that times can be compared
@@ -83,16 +82,12 @@ def simulate_cell(
 
 
 def run_file(folder: Path, cell: Cell) -> Path:
-    """Where a run is kept."""
+    """The file of a run."""
     return folder / "runs" / f"{quote('__'.join(map(str, cell)), safe='')}.json"
 
 
 def read_run(path: Path) -> dict[str, Any] | None:
-    """A run that is done; None if it is not all there.
-
-    It has its ``cell``, with what and when it was ``made``, columns by name of its ``asks``, and
-    what it ``recommended``.
-    """
+    """A complete run: its ``cell``, ``made`` (versions), ``asks`` by column, ``recommended``."""
     try:
         run: dict[str, Any] = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -101,7 +96,7 @@ def read_run(path: Path) -> dict[str, Any] | None:
 
 
 def _write_run(path: Path, cell: Cell, result: SimulationResult) -> None:
-    """Write a run so that it is there in full or not at all."""
+    """Write a run atomically."""
     asks, recommended = result.asks, result.recommendations[-1]
     run = {
         "cell": cell,
@@ -124,7 +119,7 @@ def _versions() -> str:
 
 
 def _prepare(folder: Path, suite: Suite) -> None:
-    """Make a folder that holds this suite, or nothing, ready for its runs."""
+    """Make the folder of a suite; InputError if it holds anything else."""
     setting = f"{suite.name}, {suite.steps} steps\n"
     setting_file = folder / "setting.txt"
     try:
@@ -137,8 +132,7 @@ def _prepare(folder: Path, suite: Suite) -> None:
         elif folder.is_dir() and any(folder.iterdir()):
             raise InputError(f"{folder} is not empty and holds no benchmark; choose another.")
         (folder / "runs").mkdir(parents=True, exist_ok=True)
-        # Rights alone do not tell of a file system that is mounted read-only, or full.
-        setting_file.write_text(setting)
+        setting_file.write_text(setting)  # fails here if the disk is full or read-only
     except OSError as error:
         raise InputError(f"Cannot write to {folder}: {error.strerror}.") from error
 
@@ -146,7 +140,7 @@ def _prepare(folder: Path, suite: Suite) -> None:
 def _simulated(
     jobs: Mapping[Cell, Sequence[Any]], workers: int
 ) -> Iterator[tuple[Cell, SimulationResult | Exception]]:
-    """Runs as they are done; an exception where one failed, for others may take hours."""
+    """Results as they come, or the exception of a run that failed, which does not end others."""
     if workers <= 1:
         for cell, arguments in jobs.items():
             try:

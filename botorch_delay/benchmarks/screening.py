@@ -1,4 +1,4 @@
-"""Monte Carlo acquisition functions that are affordable on tens of thousands of arms."""
+"""Monte Carlo acquisition functions on tens of thousands of arms."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ from torch import Tensor
 
 from botorch_delay.gp.delayed_gp import DelayedGP
 
-# A heuristic: the costly functions are mostly largest where LogEI is large, too.
 SHARE = 1 / 32
 
 
 class Screened(AcquisitionFunction):
-    """A costly acquisition function where LogEI is large, and minus infinity elsewhere.
+    """A costly acquisition function on the 1/32 of each block of points with the largest LogEI.
 
-    LogEI is that of the fantasy model, over the best answer; the costly function is evaluated on
-    the 1/32 of the points of each block where it is largest.
+    Elsewhere it is minus infinity. LogEI is that of the fantasy model, over the best answer.
 
     Args:
         model: with the answers and the pending points.

@@ -1,4 +1,4 @@
-"""Simulate an optimizer on a problem whose answers come late: events in order, nothing waits."""
+"""Simulate an optimizer on a problem whose answers come late, without waiting for real."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ from botorch_delay.exceptions import (
 )
 from botorch_delay.optimizers.base import Optimizer
 
-# Streams of one seed are apart, so that none depends on how much of another was drawn; the delays'
-# own is the seed itself.
+# Noise and uniform numbers have streams of their own, apart from that of the delays.
 _NOISE_STREAM = 0x5EED << 32
 _UNIFORM_STREAM = 0x7AB1E << 32
 
@@ -43,10 +42,7 @@ class Asked(Point, Protocol):
 
 
 class Sampler(Protocol):
-    """What can be simulated: every optimizer of this library, and samplers of others.
-
-    It recommends nothing before the first answer: that is a ``NoAnswerError``.
-    """
+    """What can be simulated; ``recommend`` raises ``NoAnswerError`` before the first answer."""
 
     def ask(self) -> Asked: ...
 
@@ -57,10 +53,7 @@ class Sampler(Protocol):
 
 @dataclass
 class Ask:
-    """One ask and what became of it.
-
-    Times are in steps from 0, or in the durations' unit; what a method took is in seconds.
-    """
+    """One ask and its answer; times are in steps or in the unit of the durations."""
 
     time: float
     point: Place
@@ -84,15 +77,10 @@ class Recommended:
 
 @dataclass(frozen=True, eq=False)
 class SimulationResult:
-    """A simulated run: asks and recommendations in order, the last one from all that came."""
+    """A simulated run: asks, and recommendations, the last one from all answers."""
 
     asks: list[Ask] = field(default_factory=list, repr=False)
     recommendations: list[Recommended] = field(default_factory=list, repr=False)
-
-    @property
-    def delay(self) -> Tensor:
-        """From each ask to its answer, in steps or in the durations' unit, ``steps``."""
-        return torch.tensor([ask.wait for ask in self.asks])
 
     @property
     def regret(self) -> Tensor:
@@ -123,9 +111,8 @@ def simulate(
     """Ask ``steps`` times and tell every answer when it is due.
 
     With a law of delays the answer of step s with delay tau is told before the decision of step
-    ``s + tau + 1``; what is due after the last step is not told. With a clock of workers as many
-    asks are pending as there are workers, and after the last ask all of them finish. Then, if the
-    horizon of the optimizer is used up, its run is finished.
+    ``s + tau + 1``; what is due after the last step is not told. With a clock of workers all of
+    them finish after the last ask. If the optimizer's horizon is used up then, it is finished.
 
     Args:
         optimizer: fresh, on the problem's domain.
@@ -133,14 +120,14 @@ def simulate(
         delay: the law of the delays, or a clock; may be None if ``delays`` is given.
         steps: how many asks, at least 1.
         seed: of delays and noise; the same for every optimizer.
-        delays: delays step for step instead of drawn ones, whole, ``steps``.
-        noise: noise step for step, added to f, instead of drawn noise, ``steps``.
-        recommend_every: asks between two recommendations, with one at the end in any case; None
-            for no recommendation at all.
+        delays: whole delays of the steps instead of drawn ones, ``steps``.
+        noise: noise of the steps, added to f, instead of drawn noise, ``steps``.
+        recommend_every: asks between recommendations, with one at the end in any case; None for no
+            recommendation at all.
         instant: tell every answer at once, though workers stay busy: an oracle.
         own_time: with workers, the processor time of asks and tells passes on the clock, in
-            seconds: one at a time, while workers that are done wait for their next point.
-        most_seconds: of processor time that asks and tells may take; then no more is asked.
+            seconds, while workers that are done wait for their next point.
+        most_seconds: of processor time for asks and tells, after which nothing more is asked.
 
     Raises:
         HorizonError: if the optimizer's horizon is shorter than ``steps``.
@@ -162,7 +149,7 @@ def simulate(
         run.seconds_left = validation.positive(most_seconds, "most_seconds")
     run.draw(steps, seed, delays, noise)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", OutlierWarning)  # simulated values are not typing errors
+        warnings.simplefilter("ignore", OutlierWarning)  # simulated values have no typing errors
         return run.run(recommend_every)
 
 
@@ -182,7 +169,7 @@ def _check_optimizer(optimizer: Sampler, problem: Problem, steps: int) -> None:
 
 
 class _Simulation:
-    """One run: its clock, the answers to come, and what happened so far."""
+    """The state of one run."""
 
     def __init__(
         self, optimizer: Sampler, problem: Problem, clock: Clock, instant: bool, own_time: bool
@@ -199,7 +186,7 @@ class _Simulation:
         self.first: Point | None = None
 
     def draw(self, steps: int, seed: int, delays: Tensor | None, noise: Tensor | None) -> None:
-        """All that is random, for every ask; the streams depend on the seed and nothing else."""
+        """Draw the randomness of every ask, from the seed alone."""
         generator = torch.Generator().manual_seed(seed ^ _NOISE_STREAM)
         self.normal = torch.randn(steps, dtype=torch.double, generator=generator).tolist()
         generator.manual_seed(seed ^ _UNIFORM_STREAM)
@@ -272,7 +259,7 @@ class _Simulation:
 
     @contextmanager
     def timed(self) -> Iterator[list[float]]:
-        """What the method takes: processor time where it passes on the clock, else real time."""
+        """Yields a list that gets the seconds: processor time if it passes on the clock."""
         clock, spent = time.process_time if self.own_time else time.perf_counter, [0.0]
         processor, begin = time.process_time(), clock()
         yield spent
@@ -284,7 +271,7 @@ class _Simulation:
     def recommend(self) -> None:
         try:
             point = self.optimizer.recommend()
-        except NoAnswerError:  # the first point that was asked counts
+        except NoAnswerError:  # then the first point counts
             assert self.first is not None
             point = self.first
         regret = abs(self.best - self.problem.evaluate_true(point))

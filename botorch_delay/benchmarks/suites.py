@@ -1,4 +1,4 @@
-"""What is compared: suites of runs, each on a problem, with a delay, a method and a seed."""
+"""Suites of runs, each of a problem, a delay, a method and a seed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Suite:
-    """A choice of runs, by the names of their parts; ``dataclasses.replace`` makes another one."""
+    """A choice of runs by the names of their parts; ``dataclasses.replace`` makes variants."""
 
     name: str
     problems: tuple[str, ...]
@@ -52,16 +52,14 @@ class Suite:
         validation.whole(self.steps, "steps", 1)
 
     def plan(self) -> tuple[list[Cell], list[str]]:
-        """Every run that applies, and what is left out for want of a package.
-
-        Seed by seed, so that an early stop leaves whole pairs.
+        """All runs, seed by seed, and a line for whatever is left out for lack of a package.
 
         Raises:
-            MissingExtraError: if every run is left out for want of packages.
+            MissingExtraError: if every run is left out.
             InputError: if no method can be used on any of the problems, or a Python that was named
                 for one does not have it.
         """
-        lacking: dict[str, list[str]] = {}  # names by what they need
+        lacking: dict[str, list[str]] = {}  # names by error
 
         def installed(names: Collection[str], check: Callable[[str], Any]) -> dict[str, Any]:
             found = {}
@@ -103,7 +101,7 @@ def _check_names(noun: str, names: Collection[str], known: Collection[str]) -> N
 
 @lru_cache(maxsize=2)
 def made_problem(make: MakeProblem, seed: int) -> Problem:
-    """A problem, kept while one method after another is simulated on it."""
+    """A problem, cached while one method after another is simulated on it."""
     return make(seed)
 
 
@@ -127,7 +125,7 @@ HPO = Suite(
     seeds=tuple(range(10)),
     steps=80,
 )
-# Where nobody has tuned: what the defaults are judged by, against what a user would take instead.
+# Problems on which nothing was tuned, and the methods that a user would take instead.
 BOXES = Suite(
     name="boxes",
     problems=TESTING_BOXES,

@@ -22,17 +22,16 @@ from botorch_delay.domains.space import Space
 Array = NDArray[np.float64]
 
 FOLDS = 3
-# Of losses that explode, as a multiple of the loss of a constant prediction.
-MOST = 10.0
-KEPT = 4096  # evaluations of a training that are not repeated in a process
+WORST = 10.0  # at which losses that explode are cut off
+CACHE_SIZE = 4096  # cached evaluations of a training
 
 
 @dataclass(frozen=True, eq=False)
 class Training:
     """A loss on a box.
 
-    The lowest is the smallest that a search found (400 or 600 Sobol points, and as many around the
-    best of these, ever closer), the highest and the spread are of the Sobol points.
+    The lowest loss is the smallest that a search found (400 or 600 Sobol points, and as many ever
+    closer around the best), the highest and the spread are of the Sobol points.
     """
 
     data: str  # the loader of scikit-learn for inputs and targets, which are standardised
@@ -44,7 +43,7 @@ class Training:
     highest_loss: float
     spread: float  # a standard deviation
 
-    @lru_cache(maxsize=KEPT)  # noqa: B019  # there is one of each training, for good
+    @lru_cache(maxsize=CACHE_SIZE)  # noqa: B019  # there is one of each training, for good
     def __call__(self, *values: float) -> float:
         """The mean loss over the folds, which are the same in every call."""
         from sklearn.model_selection import KFold
@@ -65,12 +64,12 @@ class Training:
                         fitted = model.fit(X[train], y[train])
                         losses.append(self.loss(fitted, X[held], y[held]))
                     except (ValueError, FloatingPointError):  # weights that are not finite
-                        losses.append(MOST)
-        return float(np.nan_to_num(losses, nan=MOST).clip(max=MOST).mean())
+                        losses.append(WORST)
+        return float(np.nan_to_num(losses, nan=WORST).clip(max=WORST).mean())
 
 
 def training_on_box(name: str, seed: int = 0, *, noise_share: float) -> BoxProblem:
-    """A training's loss, negated, without noise on its box, the same for every seed."""
+    """A training's loss, negated, the same for every seed."""
     validation.installed("sklearn", "Losses of real trainings need scikit-learn")
     training = TRAININGS[name]
 

@@ -1,9 +1,7 @@
-"""Ax: a generation node that asks BPE-Delay, and this library's acquisition functions in its files.
+"""BPE-Delay as a generation node for Ax.
 
-Ax keeps the trials and runs the experiment; the node asks the optimizer of this library for the
-next arm, and tells it what became of the others. Importing this module makes Ax's JSON know the
-node, and :class:`botorch_delay.MaxVariance` and
-:class:`botorch_delay.FantasyUpperConfidenceBound` as a ``botorch_acqf_class``.
+Importing this module registers the node, and :class:`botorch_delay.MaxVariance` and
+:class:`botorch_delay.FantasyUpperConfidenceBound` as ``botorch_acqf_class``, with Ax's JSON store.
 """
 
 from __future__ import annotations
@@ -52,11 +50,11 @@ except ImportError as error:
 
 __all__ = ["DelayGenerationNode"]
 
-KEY = "botorch_delay"  # of the record of an ask in the metadata of a generator run
+KEY = "botorch_delay"  # of an ask's record in the metadata of its generator run
 _MAX_ARMS = 10_000  # of one trial
-_LIKE = torch.empty(0, dtype=torch.double)  # what the optimizer's tensors are like
+_LIKE = torch.empty(0, dtype=torch.double)  # dtype and device of the optimizer's tensors
 
-# Abandoned trials are pending, as they are for Ax: their arms are not suggested again.
+# As for Ax, abandoned trials are pending: their arms are not suggested again.
 _STATES = {
     TrialStatus.CANDIDATE: TrialState.RUNNING,
     TrialStatus.STAGED: TrialState.RUNNING,
@@ -65,11 +63,11 @@ _STATES = {
     TrialStatus.ABANDONED: TrialState.RUNNING,
     TrialStatus.COMPLETED: TrialState.COMPLETED,
     TrialStatus.FAILED: TrialState.FAILED,
-    # Stopped for its values, or out of date: the point is free, the values are not used.
+    # Stopped for its values, or out of date: the point is freed, the values are not used.
     TrialStatus.EARLY_STOPPED: TrialState.ABANDONED,
     TrialStatus.STALE: TrialState.ABANDONED,
 }
-# What a parameter can be in Ax, and a column cannot.
+# Attributes of Ax's parameters that a column cannot have.
 _UNSUPPORTED = {
     "is_fidelity": "a fidelity",
     "is_hierarchical": "hierarchical",
@@ -82,29 +80,28 @@ _UNSUPPORTED = {
 class DelayGenerationNode(Readable, ExternalGenerationNode):
     """Generates what :class:`botorch_delay.BPEDelayOptimizer` asks next.
 
-    Running trials are pending, and so are abandoned ones, as everywhere in Ax: their arms are not
-    suggested again, and a round waits for a design point among them. Mark a trial that will never
-    come back failed: its arm may then be suggested again, at most twice. A trial that is complete
-    without data for the objective frees its arm; data that arrive later are used. So does one that
-    was stopped early, whose data are not used. Arms of other nodes, or attached by hand, are
-    results obtained elsewhere: used once their trials are complete, and no part of the horizon.
+    Running and, as everywhere in Ax, abandoned trials are pending: their arms are not suggested
+    again, and a round waits for design points among them. Mark a trial that will never come back
+    as failed: its arm may then be suggested again, at most twice. A trial that completes without
+    data for the objective frees its arm, and later data are used; one that was stopped early frees
+    its arm, and its data are not used. Arms of other nodes, or attached by hand, are used once
+    their trials are complete, and are no part of the horizon.
 
-    What an ask brought about is kept in the metadata of its generator run: the node goes on from an
-    experiment alone, and so does another one of this name. Ax's JSON rounds data to ten decimals,
-    so that after a reload arms may differ as little.
+    The record of each ask is kept in the metadata of its generator run, so that a node of this name
+    can continue from an experiment alone. Ax's JSON rounds data to ten decimals, so arms after a
+    reload may differ by as little.
 
     Args:
         name: of the node.
-        horizon: how many arms it shall generate; None where no end is planned.
+        horizon: how many arms it generates; None where no end is planned.
         seed: of everything random.
-        transition_criteria: when another node takes over; Ax's.
+        transition_criteria: Ax's, for when another node takes over.
         options: of :class:`botorch_delay.BPEDelayOptimizer`: ``exploit``, ``confidence``, ....
-            A rule does not repeat pending points, unless it is given as ``Exploit(rule)``. A given
-            kernel sees the parameters in the order of the search space, choices that are not
-            numbers as places in their lists.
+            A rule does not repeat pending points, unless it is given as ``Exploit(rule)``. A kernel
+            sees the parameters in the order of the search space, non-numeric choices as positions.
 
     Raises:
-        InputError: if there is no such option; by whatever needs the experiment, if there is none.
+        InputError: for unknown options; by methods that need an experiment, if there is none.
 
     Example:
         >>> from ax.api.client import Client
@@ -159,7 +156,7 @@ class DelayGenerationNode(Readable, ExternalGenerationNode):
         """
         run = self._update(experiment, data)
         for number in reversed(run.open):  # each rests on those before it
-            run.replica.forget(number)  # of its generator run no trial was made
+            run.replica.forget(number)  # its generator run never became a trial
         run.open.clear()
 
     def get_next_candidate(self, pending_parameters: list[TParameterization]) -> TParameterization:
@@ -170,7 +167,7 @@ class DelayGenerationNode(Readable, ExternalGenerationNode):
 
         Raises:
             GenerationStrategyCompleted: if the horizon is reached, or no feasible point is left.
-            DataRequiredError: if every point that is left has failed before and runs again.
+            DataRequiredError: if all points left have failed and are running again.
         """
         run = self._run
         assert run is not None  # Ax fits before it generates
@@ -215,8 +212,7 @@ class DelayGenerationNode(Readable, ExternalGenerationNode):
         return self._update(experiment, experiment.lookup_data())
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy may be for another experiment, and makes everything anew from the one it meets.
-        return self.__dict__ | {"_run": None}
+        return self.__dict__ | {"_run": None}  # a copy may be for another experiment
 
 
 def _goal(experiment: Experiment) -> tuple[str, bool, str]:
@@ -235,12 +231,12 @@ def _goal(experiment: Experiment) -> tuple[str, bool, str]:
 
 
 class _ExperimentRun(EngineRun):
-    """The optimizer of one goal of an experiment.
+    """The optimizer for one goal of an experiment.
 
     Attributes:
         next_number: of the next ask; asks have even numbers, other arms odd ones.
         open: numbers of asks that have no trial yet, increasing.
-        record: of the last ask, for its generator run.
+        record: of the last ask, until its generator run gets it.
     """
 
     def __init__(self, node: str, experiment: Experiment, settings: Settings) -> None:
@@ -255,11 +251,10 @@ class _ExperimentRun(EngineRun):
         self.record: dict[str, Any] | None = None
 
     def params(self, x: Tensor) -> dict[str, Any]:
-        """The parameters at a point (``d``), as Ax's arms have them."""
         return {name: self._kinds[name].cast(v) for name, v in self.domain.params(x).items()}
 
     def past(self, data: Data) -> Iterator[PastTrial]:
-        """Every arm of the experiment as the optimizer should know it."""
+        """All arms of the experiment that are new or may have changed."""
         frame = data.df[data.df["metric_name"] == self._metric]
         columns = (frame[name].tolist() for name in ("trial_index", "arm_name", "mean", "sem"))
         rows = {(index, arm): (mean, sem) for index, arm, mean, sem in zip(*columns, strict=True)}
@@ -292,7 +287,7 @@ class _ExperimentRun(EngineRun):
 
 
 def _arms(experiment: Experiment) -> Iterator[tuple[Any, int, Arm, GeneratorRun]]:
-    """Every arm: its trial, its number, and the generator run that it came with."""
+    """The trial, number, arm, and generator run of every arm."""
     for trial in experiment.trials.values():
         place = trial.index * _MAX_ARMS
         for generated in trial.generator_runs:
@@ -302,7 +297,6 @@ def _arms(experiment: Experiment) -> Iterator[tuple[Any, int, Arm, GeneratorRun]
 
 
 def _translate(search_space: SearchSpace) -> Space:
-    """Ax's search space as a space."""
     constraints = []
     for constraint in search_space.parameter_constraints:
         if constraint.is_equality:
@@ -350,7 +344,7 @@ def _node_from_json(options: Mapping[str, Any], **arguments: Any) -> DelayGenera
 
 
 def _describe(name: str, value: Any) -> Any:
-    """An option as JSON, from which it can be made anew."""
+    """An option as JSON; StorageError if it could not be restored from that."""
     record = describe_part(value)
     try:
         build_part(record, name, _LIKE)

@@ -1,4 +1,4 @@
-"""What all engines share: the options of an optimizer, and one that follows an engine's trials."""
+"""What all engines share: an optimizer's settings, and an optimizer in step with their trials."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -31,40 +31,33 @@ STOPPED_EARLY = (
     "trials were stopped early: they stop for their values, which a bound from the others does not "
     "count"
 )
-_NOT_OPTIONS = {"domain", "horizon", "seed", "maximize"}  # of an engine: it has its own
+_NOT_OPTIONS = {"domain", "horizon", "seed", "maximize"}  # engines set these themselves
 
 
-@dataclass(frozen=True)
 class Settings:
     """How an engine makes a :class:`botorch_delay.BPEDelayOptimizer`, whatever the space.
 
-    A rule does not repeat pending points unless ``Exploit`` says so: to an engine an equal trial
-    looks like a mistake. Without a horizon rounds grow by a factor of 2, unless given. A regret
-    budget is refused: it depends on when answers came, which engines do not tell.
+    A rule does not repeat pending points unless ``Exploit`` says so, as users of an engine take
+    equal trials for mistakes. Without a horizon rounds grow by a factor of 2, unless given. A
+    regret budget is refused: it depends on when answers came, which engines do not tell.
     """
 
-    horizon: int | None = None
-    seed: int = 0
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.horizon is not None:
-            validation.whole(self.horizon, "horizon", 1)
-        validation.seed(self.seed)
+    def __init__(self, horizon: int | None, seed: int, options: Mapping[str, Any]) -> None:
+        self.horizon = None if horizon is None else validation.whole(horizon, "horizon", 1)
+        self.seed = validation.seed(seed)
         known = sorted(inspect.signature(BPEDelayOptimizer).parameters.keys() - _NOT_OPTIONS)
-        for name in self.options:
+        for name in options:
             if name not in known:
                 raise InputTypeError(
                     f"BPEDelayOptimizer has no option {name!r}; there are {', '.join(known)}."
                 )
-        exploit = self.options.get("exploit", Exploit(repeat_pending=False))
+        exploit = options.get("exploit", Exploit(repeat_pending=False))
         if isinstance(exploit, WithinBudget):
             raise NotSupportedError("WithinBudget needs ask and tell; leave it out here.")
         if not isinstance(exploit, Exploit | None):
             exploit = Exploit(as_rule(exploit, "exploit"), repeat_pending=False)
-        rounds = OPEN_ENDED if self.horizon is None else None
-        options = {"rounds": rounds, **self.options, "exploit": exploit}
-        object.__setattr__(self, "options", options)
+        rounds = OPEN_ENDED if horizon is None else None
+        self.options = {"rounds": rounds, **options, "exploit": exploit}
 
     def make(self, domain: Domain, maximize: bool) -> BPEDelayOptimizer:
         """An optimizer before any ask."""
@@ -76,14 +69,12 @@ class Settings:
 class EngineRun:
     """An optimizer that follows the trials of one search space in an engine's study.
 
-    The engine keeps, with each trial that was asked here, the record of its ask. A record of a
-    study of another name, another space, or other settings does not count: its trial is a result
-    obtained elsewhere.
+    The engine keeps the record of each ask with its trial. A trial whose record is of another
+    study, space, or settings counts as a result obtained elsewhere.
 
     Attributes:
         key: the same for every run of this name, space, settings and direction.
-        ended: numbers of the trials about which nothing new can come; the engine adds those whose
-            end says nothing to an optimizer.
+        ended: numbers of trials that will not change any more; the engine may add some.
         stopped_early: whether the engine ended any trial before its answer; for the engine to set.
     """
 
@@ -99,19 +90,19 @@ class EngineRun:
 
     @property
     def optimizer(self) -> BPEDelayOptimizer:
-        """The optimizer as of the last call of ``replica.sync``, to be read."""
+        """The optimizer as of the last ``replica.sync``, for reading."""
         return self.replica.optimizer
 
     @property
     def guarantee(self) -> Guarantee:
-        """What is claimed for the engine's study: nothing where trials were stopped early."""
+        """What is claimed for the study: nothing if trials were stopped early."""
         claimed = self.optimizer.guarantee
         if not self.stopped_early:
             return claimed
         return replace(claimed, holds=False, missing=(*claimed.missing, STOPPED_EARLY))
 
     def recommend(self) -> dict[str, Any]:
-        """The parameters, of those tried, that all results speak for."""
+        """The recommended parameters, from all results."""
         return self.params(self.optimizer.recommend().x)
 
     def params(self, x: Tensor) -> dict[str, Any]:
@@ -129,7 +120,7 @@ class EngineRun:
         return self.domain.like.new_tensor(record["x"])
 
     def record_of(self, record: Any, *, running: bool) -> Mapping[str, Any] | None:
-        """A record if it is of this run; warns once of a running trial with one of another run."""
+        """The record if it is of this run; warns once about a running trial of another run."""
         if not isinstance(record, Mapping):
             return None
         if record.get("run") == self.key:
@@ -146,7 +137,7 @@ class EngineRun:
     def past_ask(
         self, record: Mapping[str, Any], state: TrialState, value: float | None = None, **more: Any
     ) -> PastTrial:
-        """A trial that was asked here, as the replica takes it; ``more`` as for ``with_end``."""
+        """A trial that was asked here; ``more`` as for :meth:`with_end`."""
         point = self.point(record)
         running = PastTrial(record["number"], point, TrialState.RUNNING, record=record["ask"])
         return self.with_end(running, state, value, **more)
@@ -154,7 +145,7 @@ class EngineRun:
     def with_end(
         self, past: PastTrial, state: TrialState, value: float | None = None, **more: Any
     ) -> PastTrial:
-        """A trial with what became of it; one whose answer cannot be used has failed."""
+        """A trial with its state and value; it has failed if the value cannot be used."""
         if state is TrialState.COMPLETED:
             try:
                 validation.answer(value, self.domain.like)
@@ -167,7 +158,7 @@ class EngineRun:
     def past_result(
         self, number: int, params: Mapping[str, Any], value: float | None, **more: Any
     ) -> PastTrial | None:
-        """A result obtained elsewhere, from any parameters; None, with a warning, if unusable."""
+        """A result obtained elsewhere; None, with a warning, if it cannot be used."""
         self.ended.add(number)
         params = {name: params[name] for name in self.space.parameters if name in params}
         try:
@@ -180,14 +171,14 @@ class EngineRun:
 
 
 class Readable(ABC):
-    """What an engine with one run says of itself, brought up to date."""
+    """The public results of an engine with one run, always up to date."""
 
     @abstractmethod
     def _synced(self) -> EngineRun: ...
 
     @property
     def optimizer(self) -> BPEDelayOptimizer:
-        """The optimizer underneath, to be read: its trials, rounds, bounds."""
+        """The optimizer underneath, for reading: its trials, rounds, bounds."""
         return self._synced().optimizer
 
     @property

@@ -1,8 +1,7 @@
 """BPE-Delay as a sampler for Optuna.
 
-Everything is read from the study's storage whenever a point is needed: finished, running, failed
-and pruned trials. Each trial keeps, as a system attribute, the record of its ask, so that every
-process that opens the study sees the same rounds, whoever closed them.
+Each trial keeps the record of its ask as a system attribute. Whenever a point is needed the trials
+are read from the study's storage, so that every process that opens the study sees the same rounds.
 """
 
 from __future__ import annotations
@@ -48,12 +47,9 @@ except ImportError as error:
 
 __all__ = ["DelaySampler"]
 
-# The system attribute in which a trial keeps the record of its ask.
-ATTRIBUTE = "botorch_delay"
-# How often a point is chosen anew because another process has just given it away.
-MAX_ATTEMPTS = 10
-# Studies and search spaces that a sampler keeps optimizers for.
-MAX_RUNS = 8
+ATTRIBUTE = "botorch_delay"  # the system attribute with the record of a trial's ask
+MAX_ATTEMPTS = 10  # choices of a point that no other process has just taken
+MAX_RUNS = 8  # optimizers that a sampler keeps, one per study and search space
 
 _STATES = {
     Theirs.RUNNING: TrialState.RUNNING,
@@ -64,33 +60,32 @@ _STATES = {
 
 
 class DelaySampler(BaseSampler):
-    """BPE-Delay for Optuna's studies with one objective.
+    """BPE-Delay for Optuna studies with one objective.
 
-    ``study.optimize`` with any ``n_jobs``, ``study.ask`` and ``study.tell``, and many processes on
-    one storage, each with a sampler of the same arguments: asks of others count as results only.
+    It works with any ``n_jobs``, with ``study.ask`` and ``study.tell``, and with many processes on
+    one storage whose samplers have the same arguments; trials of other samplers count as results.
     Running trials are pending points. The point of a failed trial may be asked again, at most
-    twice; a pruned one frees its point and its value is not used. Where a regret bound needs their
+    twice; that of a pruned one is free, and its value is not used. Where a regret bound needs their
     answers, design points that were pruned or lost are asked again too.
 
-    Parameters of the relative search space are chosen together: those that every completed trial
-    has, before the first result those that any trial has. All others, conditional ones among
-    them, are drawn at random, and so are those that an enqueued trial leaves open.
+    The parameters that all completed trials have (before the first result: that any trial has) are
+    chosen together. All others, such as conditional ones, and those that an enqueued trial leaves
+    open, are drawn at random.
 
     Args:
-        horizon: how many trials are planned; beyond, asking is an error. None where no end is
-            planned: rounds then grow by a factor of 2.
+        horizon: how many trials are planned, after which asking is an error; None if no end is
+            planned, where rounds grow by a factor of 2.
         seed: of everything random, the same in all processes.
         search_space: distributions by name, if they are to be known before the first trial.
-        stale_after: seconds after its start at which a running trial counts as lost with its
-            worker, and its point and its round are freed; None for never. A result that comes
-            after all is still used. Heartbeats of an ``RDBStorage`` are honoured in any case.
+        stale_after: seconds after its start at which a running trial counts as lost, which frees
+            its point; None for never. A late result is still used. Heartbeats of an ``RDBStorage``
+            are honoured in any case.
         options: of :class:`botorch_delay.BPEDelayOptimizer`: ``exploit``, ``confidence``, .... A
-            ``covar_module`` sees the parameters as numbers, in the order of their names, categories
-            as positions. A rule does not repeat pending points, unless given as ``Exploit(rule)``.
+            ``covar_module`` sees the parameters as numbers, sorted by name, categories as
+            positions. A rule does not repeat pending points, unless given as ``Exploit(rule)``.
 
     Raises:
-        InputError: if an argument is out of its range or unknown; by every method, if the study
-            has several objectives.
+        InputError: for invalid arguments; by every method, if the study has several objectives.
 
     Example:
         >>> import optuna
@@ -120,7 +115,7 @@ class DelaySampler(BaseSampler):
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """The parameters that are chosen together, with their distributions; a copy."""
+        """The parameters that are chosen together, with their distributions."""
         _check_single(study)
         with self._cache.lock:
             return dict(self._find_space(study))
@@ -163,10 +158,10 @@ class DelaySampler(BaseSampler):
         return draw(study, trial, param_name, param_distribution)
 
     def optimizer(self, study: Study) -> BPEDelayOptimizer:
-        """The optimizer as of now, to be read: its rounds, active set, recommendation.
+        """The optimizer as of now, for reading: its rounds, active set, recommendation.
 
-        Its points have one column per parameter of the relative search space, in the order of the
-        names. What is claimed is :meth:`guarantee`: it does not know which trials were pruned.
+        Its columns are the parameters that are chosen together, sorted by name. It does not know
+        which trials were pruned, so use :meth:`guarantee` for what is claimed.
 
         Raises:
             NoAnswerError: if no search space is known yet.
@@ -174,7 +169,7 @@ class DelaySampler(BaseSampler):
         return self._synced(study).optimizer
 
     def recommend(self, study: Study) -> dict[str, Any]:
-        """The parameters that all results speak for; NoAnswerError before the first result."""
+        """The recommended parameters, from all results; NoAnswerError before the first."""
         return self._synced(study).recommend()
 
     def guarantee(self, study: Study) -> Guarantee:
@@ -185,9 +180,7 @@ class DelaySampler(BaseSampler):
         if self._search_space is not None:
             return self._search_space
         place = (study._storage, study._study_id)
-        if place not in self._cache.spaces:
-            self._cache.spaces[place] = IntersectionSearchSpace()
-        found = self._cache.spaces[place].calculate(study)
+        found = self._cache.spaces.setdefault(place, IntersectionSearchSpace()).calculate(study)
         if not found:
             trials = study.get_trials(deepcopy=False)
             if not any(trial.state is Theirs.COMPLETE for trial in trials):
@@ -216,7 +209,7 @@ class DelaySampler(BaseSampler):
 
 
 class _Cache:
-    """What a sampler knows of its studies, under one lock: the threads of ``n_jobs`` share it."""
+    """What a sampler knows of its studies; the lock is for the threads of ``n_jobs``."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -224,7 +217,7 @@ class _Cache:
         self.spaces: dict[Any, IntersectionSearchSpace] = {}
 
     def __reduce__(self) -> tuple[type[_Cache], tuple[()]]:
-        return _Cache, ()  # a sampler in another process finds out anew
+        return _Cache, ()  # a pickled sampler starts with an empty one
 
 
 class _StudyRun(EngineRun):
@@ -245,7 +238,7 @@ class _StudyRun(EngineRun):
         self._stale_after = stale_after
 
     def propose(self, trial: FrozenTrial) -> dict[str, Any]:
-        """The parameters of a trial, whose ask is recorded with it."""
+        """The parameters of a trial, with which the ask is recorded."""
         number, trials = trial.number, self._study.get_trials(deepcopy=False)
         lost = self.sync(trials)
         known = self.replica.trial(number)
@@ -265,7 +258,7 @@ class _StudyRun(EngineRun):
             except BaseException:
                 self.replica.forget(number)
                 raise
-            # What another process writes from now on, it writes after it could see this.
+            # Whatever another process writes from now on, it could have seen this record.
             trials = self._study.get_trials(deepcopy=False)
             others = [other for other in trials if other.number != number]
             twins = [
@@ -278,8 +271,8 @@ class _StudyRun(EngineRun):
             ]
             if not twins:
                 break
-            # They may be choosing anew too, from the same data: each takes another point, and none
-            # goes back to one that it left.
+            # The twins may choose again too, from the same data: each skips another number of
+            # points, and never returns to a point that it left.
             skip += sum(twin < number for twin in twins)
             self.replica.forget(number)
             lost = self.sync(others)
@@ -288,13 +281,13 @@ class _StudyRun(EngineRun):
         return self.domain.params(self.point(record))
 
     def sync(self, trials: Iterable[FrozenTrial]) -> set[int]:
-        """Take in what is new; numbers of the running trials whose worker is lost."""
+        """Update the optimizer; returns the numbers of the running trials that are lost."""
         lost = self._lost(trials)
         self.replica.sync(self._past(trials, lost))
         return lost
 
     def _past(self, trials: Iterable[FrozenTrial], lost: set[int]) -> Iterator[PastTrial]:
-        """What is new, as the optimizer should know it."""
+        """The trials that are new or may have changed."""
         for trial in trials:
             if trial.number in self.ended or trial.state is Theirs.WAITING:
                 continue
@@ -317,13 +310,10 @@ class _StudyRun(EngineRun):
                     yield result
 
     def _record(self, trial: FrozenTrial) -> Mapping[str, Any] | None:
-        """The record of a trial that was asked here.
-
-        Trials that are copied, by another study or to be tried again, bring the attribute along.
-        """
+        """The record of a trial that was asked here."""
         record = trial.system_attrs.get(ATTRIBUTE)
         if not isinstance(record, dict) or record.get("number") != trial.number:
-            return None
+            return None  # a copied or retried trial has the attribute of the original
         return self.record_of(record, running=trial.state is Theirs.RUNNING)
 
     def _lost(self, trials: Iterable[FrozenTrial]) -> set[int]:
@@ -366,12 +356,12 @@ def _parameter(name: str, distribution: BaseDistribution) -> Float | Int | Choic
 
 
 def _varying(search_space: Mapping[str, BaseDistribution]) -> dict[str, BaseDistribution]:
-    """The parameters with more than one value, by their names."""
+    """The parameters with more than one value, sorted by name."""
     return {name: d for name, d in sorted(search_space.items()) if not d.single()}
 
 
 def _union(trials: Iterable[FrozenTrial]) -> dict[str, BaseDistribution]:
-    """The parameters that some trial has, but those on which trials disagree."""
+    """The parameters that some trial has, without those on which trials disagree."""
     found: dict[str, BaseDistribution] = {}
     disputed: set[str] = set()
     for trial in trials:
@@ -402,5 +392,4 @@ def _check_space(search_space: Any) -> dict[str, BaseDistribution]:
 
 
 def _now() -> datetime:
-    """As Optuna notes times: local, without a zone."""
-    return datetime.now()
+    return datetime.now()  # as Optuna stores times: local, without a zone

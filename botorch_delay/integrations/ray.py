@@ -1,8 +1,4 @@
-"""BPE-Delay as a searcher for Ray Tune, for trials on one machine or on a cluster.
-
-Tune places the trials and carries their results. Concurrency, resources, retries after a crash and
-the place of files are Tune's own options.
-"""
+"""BPE-Delay as a searcher for Ray Tune, for trials on one machine or on a cluster."""
 
 from __future__ import annotations
 
@@ -45,10 +41,10 @@ __all__ = ["DelaySearch"]
 logger = logging.getLogger(__name__)
 
 FINISHED: Any = Searcher.FINISHED
-_ENDED = ("TERMINATED", "ERROR")  # what Tune calls the ends of a trial
-_FUNCTION = "__fn_ph"  # what Tune puts in the place of sample_from before it calls a searcher
+_ENDED = ("TERMINATED", "ERROR")  # Tune's final states of a trial
+_FUNCTION = "__fn_ph"  # Tune's placeholder for sample_from
 
-Keys = tuple[Any, ...]  # of a parameter in a nested configuration, from the outermost
+Keys = tuple[Any, ...]  # the path of a parameter in a nested configuration
 
 
 class DelaySearch(Readable, Searcher):
@@ -59,26 +55,25 @@ class DelaySearch(Readable, Searcher):
     at any depth; everything else in it is passed on to the trials. The horizon is
     ``TuneConfig(num_samples=...)``; with ``num_samples=-1`` no end is planned.
 
-    A trial that ends with a result is an answer, one that raised has failed (its point may be
-    suggested again, at most twice), and one that Tune dropped before it reported is abandoned. A
-    metric that is not a finite number counts as a failure. The answer is what was reported last:
-    with a scheduler that stops trials early the guarantee does not hold, and a searcher is not
-    told.
+    The last reported metric is a trial's answer; if it is not a finite number, or the trial raised,
+    the trial has failed, and its point may be suggested again, at most twice. A trial that Tune
+    dropped before it reported is abandoned. A scheduler that stops trials early voids the
+    guarantee; a searcher cannot notice that.
 
-    To go on after a crash, ``Tuner.restore`` needs the same ``param_space``. Suggestions do not
-    wait for results: limit the trials in flight with ``TuneConfig(max_concurrent_trials=...)``.
+    To resume after a crash, give ``Tuner.restore`` the same ``param_space``. Limit the trials in
+    flight with ``TuneConfig(max_concurrent_trials=...)``.
 
     Args:
         metric: what trials report; ``TuneConfig``'s if None.
         mode: "min" or "max"; ``TuneConfig``'s if None.
-        points_to_evaluate: configurations to suggest first; samples of Tune's, and no asks.
+        points_to_evaluate: configurations to suggest first, which count as samples of Tune's but
+            not as asks.
         seed: of everything random.
         options: of :class:`botorch_delay.BPEDelayOptimizer`: ``exploit``, ``confidence``, ....
             A rule does not repeat pending points, unless it is given as ``Exploit(rule)``.
 
     Raises:
-        InputError: if an argument is out of its range or unknown; by whatever needs the space,
-            before Tune has told it.
+        InputError: for invalid arguments; by methods that need the space, before it is known.
 
     Example:
         >>> from ray import tune
@@ -94,7 +89,7 @@ class DelaySearch(Readable, Searcher):
         True
     """
 
-    CKPT_FILE_TMPL = "searcher-state-{}.json"  # Tune's name of the file, which here is not a pickle
+    CKPT_FILE_TMPL = "searcher-state-{}.json"  # Tune's own is a pickle
 
     def __init__(
         self,
@@ -106,16 +101,16 @@ class DelaySearch(Readable, Searcher):
         **options: Any,
     ) -> None:
         _check_objective(metric, mode)
-        Settings(None, seed, options)  # raises for unknown options; the horizon is Tune's to say
+        Settings(None, seed, options)  # raises for unknown options
         super().__init__(metric=metric, mode=mode)
         self._state = SearchState(metric, mode, seed, first=list(points_to_evaluate))
         self._options = options
         self._config: dict[str, Any] | None = None  # Tune's param_space
-        # Results obtained elsewhere, while the space is unknown.
+        # Added results that wait for the space.
         self._evaluated: list[tuple[Mapping[str, Any], float]] = []
-        # Of trials in Tune's own state beside a restored file: status and last result.
+        # Status and last result of each trial, from Tune's own state beside a restored file.
         self._known: Mapping[str, tuple[str, Mapping[str, Any]]] = {}
-        self._lost: list[str] = []  # trials that run here, and that Tune did not restore
+        self._lost: list[str] = []  # running trials that Tune did not restore
         self._run: _TuneRun | None = None
 
     @property
@@ -129,10 +124,10 @@ class DelaySearch(Readable, Searcher):
     def set_search_properties(
         self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any
     ) -> bool:
-        """Take metric, mode, space and number of samples from Tune; False if that was done.
+        """Take metric, mode, ``param_space`` and number of samples from Tune; False if known.
 
         Args:
-            metric: None to keep the one given before, or the file's after :meth:`restore`.
+            metric: None to keep the one given before; a restored file's takes precedence.
             mode: the same.
             config: Tune's ``param_space``.
             spec: ``num_samples`` is the horizon; anything else is ignored.
@@ -145,12 +140,12 @@ class DelaySearch(Readable, Searcher):
         if self._config is not None:
             return False
         _check_objective(metric, mode)
-        begun = copy.copy(self)  # so that nothing is changed if the space is refused
+        begun = copy.copy(self)  # nothing is changed if the space is refused
         begun._state = replace(self._state)
         if self._state.key is None:
             metric, mode = metric or self.metric, mode or self.mode
             if metric is None and mode:
-                metric = DEFAULT_METRIC  # of trainables that return a single number
+                metric = DEFAULT_METRIC  # for trainables that return a single number
             if not metric or not mode:
                 raise InputError(
                     "metric and mode must be given, to DelaySearch or to TuneConfig; got "
@@ -167,27 +162,25 @@ class DelaySearch(Readable, Searcher):
     def suggest(self, trial_id: str) -> dict[str, Any] | None:
         """The configuration of a trial, or "FINISHED" if nothing is left to ask.
 
-        None if all points that are left crashed and are being run again: then Tune asks later.
+        None, for Tune to ask later, if all points left have failed and are running again.
         """
         run, trials, first = self._synced(), self._state.trials, self._state.first
-        number = len(trials)
-        if trial_id in trials:
-            pass
-        elif self._lost:
-            trials[trial_id] = trials.pop(self._lost.pop(0))
-        elif first:
-            trials[trial_id] = PastTrial(number, first.pop(0), TrialState.RUNNING)
-        else:
-            try:
-                record = run.ask(number)
-            except HorizonError:
-                return FINISHED
-            except EmptyDomainError as error:
-                if run.optimizer.pending:
-                    return None  # whether points stay out is for these trials to say
-                logger.warning("no further suggestions: %s", error)
-                return FINISHED
-            trials[trial_id] = run.past_ask(record, TrialState.RUNNING)
+        if trial_id not in trials:
+            if self._lost:
+                trials[trial_id] = trials.pop(self._lost.pop(0))
+            elif first:
+                trials[trial_id] = PastTrial(len(trials), first.pop(0), TrialState.RUNNING)
+            else:
+                try:
+                    record = run.ask(len(trials))
+                except HorizonError:
+                    return FINISHED
+                except EmptyDomainError as error:
+                    if run.optimizer.pending:
+                        return None
+                    logger.warning("no further suggestions: %s", error)
+                    return FINISHED
+                trials[trial_id] = run.past_ask(record, TrialState.RUNNING)
         return run.params(trials[trial_id].x)
 
     def on_trial_complete(
@@ -195,8 +188,8 @@ class DelaySearch(Readable, Searcher):
     ) -> None:
         """How a trial ended: with a result, with an error, or neither.
 
-        The result of a trial that failed before and was run again, under its own or another id, is
-        used as one obtained elsewhere. All else of unknown and ended trials is ignored.
+        The result of an unknown trial, or of a failed one that was run again, is attached; anything
+        else about unknown and ended trials is ignored.
         """
         run, trials = self._synced(), self._state.trials
         past, number = trials.get(trial_id), len(trials)
@@ -230,10 +223,10 @@ class DelaySearch(Readable, Searcher):
         pruned: bool = False,
         intermediate_values: Sequence[float] | None = None,
     ) -> None:
-        """A result obtained elsewhere; ``add_evaluated_trials`` hands over many.
+        """Attach a result obtained elsewhere; ``add_evaluated_trials`` takes many.
 
-        One that is not in the space, whose value is not a finite number, or whose trial raised or
-        was stopped early, is left out.
+        It is ignored if it is not in the space, not finite, or of a trial that raised or was
+        stopped early.
 
         Args:
             parameters: the configuration.
@@ -257,7 +250,7 @@ class DelaySearch(Readable, Searcher):
             self._synced().replica.sync([past])
 
     def save(self, checkpoint_path: str) -> None:
-        """Write all but space and options as JSON, replacing an earlier file in one step.
+        """Write all but space and options to a JSON file, replaced atomically.
 
         Raises:
             InputError: before the space is known.
@@ -270,13 +263,12 @@ class DelaySearch(Readable, Searcher):
     def restore(self, checkpoint_path: str) -> None:
         """Go on from a file that :meth:`save` wrote, as if there had been no interruption.
 
-        Space and options are this searcher's, and must be those of the file; all else is the
-        file's. If the space is not known yet, trials wait for :meth:`set_search_properties`. To
-        begin a new run with earlier answers, use :meth:`add_evaluated_trials` instead.
+        Space and options are this searcher's, and must be those of the file. If the space is not
+        known yet, trials wait for :meth:`set_search_properties`. To begin a new run with earlier
+        answers, use :meth:`add_evaluated_trials` instead.
 
-        Tune writes its own state beside this file, one after the other. After a kill it may not
-        know the last trial, whose place the next one takes: else a round would wait for it for
-        ever. And how a trial ended just before may be in Tune's state alone, which is read too.
+        Tune writes its own state beside this file, but not at the same moment. After a kill it may
+        lack the last trial, whose place the next one takes, and may alone know how trials ended.
 
         Raises:
             StorageError: if the file cannot be read, is malformed, or is of another space, metric
@@ -297,7 +289,7 @@ class DelaySearch(Readable, Searcher):
         self.__dict__.update(restored.__dict__)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_run": None}  # made anew from the trials
+        return self.__dict__ | {"_run": None}  # which is made again from the trials
 
     def _make_run(self, config: Mapping[str, Any]) -> _TuneRun:
         settings = Settings(self._state.horizon, self._state.seed, self._options)
@@ -307,7 +299,7 @@ class DelaySearch(Readable, Searcher):
         """Make the optimizer of a space, and take in what came before the space was known."""
         run, state = self._make_run(config), self._state
         if state.key is None:
-            state.first = [run.encode(first) for first in state.first]
+            state.first = [run.domain.point(run.named(first)) for first in state.first]
         elif run.key != state.key:
             raise StorageError(
                 "The file was written for another search space or with other options; give this "
@@ -368,14 +360,14 @@ class _TuneRun(EngineRun):
         super().__init__("Ray Tune", Space(parameters), settings, maximize)
 
     def params(self, x: Tensor) -> dict[str, Any]:
-        """The configuration at a point (``d``): Tune's own, with a value for every parameter."""
+        """The configuration at a point (``d``)."""
         config = copy.deepcopy(dict(self._config))
         for name, value in self.domain.params(x).items():
             assign_value(config, self._keys[name], copy.deepcopy(value))
         return config
 
     def named(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """The parameters in a configuration, which is nested or has its keys joined by slashes."""
+        """The parameters of a configuration, nested or with its keys joined by slashes."""
         found = dict(config)
         for name, keys in self._keys.items():
             value: Any = config
@@ -387,13 +379,9 @@ class _TuneRun(EngineRun):
             found[name] = value
         return {name: found[name] for name in self._keys if name in found}
 
-    def encode(self, config: Mapping[str, Any]) -> Tensor:
-        """The point (``d``) of a configuration in the space."""
-        return self.domain.point(self.named(config))
-
 
 def _searched(config: Mapping[str, Any]) -> list[tuple[Keys, sample.Domain]]:
-    """The parameters in Tune's ``param_space``, with their keys."""
+    """The parameters of a ``param_space``, with their keys."""
     fixed, searched, grids = parse_spec_vars(dict(config))
     if grids:
         raise NotSupportedError(

@@ -1,16 +1,15 @@
-"""What the searcher for Ray Tune keeps from one run of a program to the next, as a JSON file."""
+"""The state of the searcher for Ray Tune, as a JSON file."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.exceptions import StorageError
@@ -22,7 +21,7 @@ from botorch_delay.optimizers.replica import PastTrial
 
 @dataclass
 class SearchState:
-    """All that a searcher goes on from, but for its space and its options.
+    """All that a searcher needs to continue, except for its space and options.
 
     Attributes:
         metric: what trials report; None while unknown.
@@ -30,9 +29,9 @@ class SearchState:
         seed: of everything random.
         horizon: how many asks are planned, or None.
         key: :class:`EngineRun`'s; None while the space is unknown.
-        trials: everything that happened, by Tune's ids of trials; the optimizer follows from it.
-        first: what is left of ``points_to_evaluate``: configurations while the space is unknown,
-            then points (``d``).
+        trials: by Tune's ids; the optimizer is made from them.
+        first: the rest of ``points_to_evaluate``: configurations while the space is unknown, then
+            points (``d``).
     """
 
     metric: str | None
@@ -44,7 +43,7 @@ class SearchState:
     first: list[Any] = field(default_factory=list)
 
     def write(self, path: Path) -> None:
-        """Write a file, or replace it in one step; StorageError if it cannot be written."""
+        """Write or replace a file atomically; StorageError if it cannot be written."""
         file = {
             "format": FORMAT,
             **vars(self),
@@ -60,7 +59,7 @@ class SearchState:
 
     @classmethod
     def read(cls, path: Path) -> SearchState:
-        """Read a file and check it, as far as that can be done without its space."""
+        """Read a file, checked as far as possible without its space."""
         try:
             file = json.loads(path.read_bytes())
             check_format(file.pop("format"), str(path))
@@ -75,7 +74,7 @@ class SearchState:
             state.trials = {trial_id: _past(kept) for trial_id, kept in file["trials"].items()}
             if sorted(past.number for past in state.trials.values()) != [*range(len(state.trials))]:
                 raise ValueError("its trials are not numbered one by one")
-            state.first = list(map(_point, state.first))
+            state.first = [torch.tensor(x, dtype=torch.double) for x in state.first]
             return state
         except StorageError:
             raise
@@ -86,10 +85,7 @@ class SearchState:
 
 
 def tune_trials(folder: Path) -> dict[str, tuple[str, dict[str, Any]]]:
-    """The status and the last result of each trial by Tune's own state in a folder.
-
-    Nothing where that cannot be read.
-    """
+    """Status and last result of each trial, from Tune's own state if a folder has one."""
     found = sorted(folder.glob("experiment_state-*.json"))
     try:
         pairs = json.loads(found[-1].read_text())["trial_data"]
@@ -103,7 +99,7 @@ def tune_trials(folder: Path) -> dict[str, tuple[str, dict[str, Any]]]:
 
 
 def _stored(past: PastTrial) -> dict[str, Any]:
-    """A trial as plain values; an answer that could not be used is left out."""
+    """A trial as plain values, without an answer that could not be used."""
     completed = past.state is TrialState.COMPLETED
     value = validation.real(past.value, "value") if completed else None
     return {**vars(past), "x": past.x.tolist(), "state": past.state.value, "value": value}
@@ -111,12 +107,6 @@ def _stored(past: PastTrial) -> dict[str, Any]:
 
 def _past(stored: Mapping[str, Any]) -> PastTrial:
     kept = PastTrial(**stored)
-    validation.whole(kept.number, "number", 0)
-    x, state = _point(stored["x"]), TrialState(stored["state"])
+    x, state = torch.tensor(stored["x"], dtype=torch.double), TrialState(stored["state"])
     value = validation.real(kept.value, "value") if state is TrialState.COMPLETED else None
     return replace(kept, x=x, state=state, value=value)
-
-
-def _point(stored: Sequence[Any]) -> Tensor:
-    """A point of a space, whose columns are in double precision."""
-    return torch.tensor([validation.real(number, "x") for number in stored], dtype=torch.double)

@@ -1,9 +1,8 @@
-"""Pictures of runs: each function draws on Matplotlib axes, on new ones if it is given none.
+"""Pictures of runs: each function draws on the Matplotlib axes that it is given, or on new ones.
 
-Each returns the axes, a list where there are several, but for ``plot_summary``, which returns the
-figure. Without Matplotlib it raises a ``MissingExtraError``, an ``InputTypeError``
-if it is given something else than it draws, and a ``NoAnswerError`` where there is nothing to draw
-before the first answer.
+It returns the axes, a list if there are several; ``plot_summary`` returns the figure. It raises
+``MissingExtraError`` without Matplotlib, ``InputTypeError`` for objects of another type, and
+``NoAnswerError`` if there is nothing to draw before the first answer.
 """
 
 from botorch_delay.plotting.columns import plot_parallel, plot_slices, plot_summary

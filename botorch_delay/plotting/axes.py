@@ -1,7 +1,9 @@
-"""What all pictures share: axes, colours, and the answers of a run."""
+"""Axes, colours, and the answers of a run, for all pictures."""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,7 +12,7 @@ from torch import Tensor
 from botorch_delay import validation
 from botorch_delay.domains.finite import Domain
 from botorch_delay.domains.parameters import text_of
-from botorch_delay.exceptions import InputTypeError, NoAnswerError
+from botorch_delay.exceptions import InputError, InputTypeError, NoAnswerError
 from botorch_delay.history.trials import Attached, Trial
 from botorch_delay.optimizers import Optimizer
 
@@ -21,7 +23,7 @@ LISTED, STEPS = 12, 101
 
 
 def check(value: Any, kind: type, name: str) -> None:
-    """Refuse to draw anything else than a kind of object."""
+    """Refuse to draw any other type."""
     if not isinstance(value, kind):
         raise InputTypeError(f"{name} draws a {kind.__name__}, got {type(value).__name__}.")
 
@@ -34,6 +36,13 @@ def pyplot() -> Any:
     return plt
 
 
+def check_picture(path: Path) -> None:
+    """Refuse a path to which no picture can be drawn."""
+    validation.installed("matplotlib", "A picture needs Matplotlib")
+    if path.suffix.lower() != ".png" or not os.access(path.parent, os.W_OK):
+        raise InputError(f"The picture must be a .png file in a folder to write to, got {path}.")
+
+
 def new_axes(ax: Any) -> Any:
     """The given axes, or new ones."""
     plt = pyplot()
@@ -41,7 +50,7 @@ def new_axes(ax: Any) -> Any:
 
 
 def answers(optimizer: Optimizer) -> tuple[Tensor, Tensor]:
-    """The points of all answers, ``n x d``, then of all attached results, and their values, ``n``.
+    """Points (``n x d``) and values (``n``) of all answers, then of all attached results.
 
     In double precision on the CPU.
     """
@@ -58,7 +67,7 @@ class Column:
 
     Attributes:
         values: where to draw, ``n``, in increasing order.
-        texts: what to write at each of them, if these are all the values that there are.
+        texts: labels of ``values`` if these are all that there are, else empty.
         is_log: whether the column is modelled by its logarithm.
     """
 
@@ -74,13 +83,14 @@ class Column:
         self.texts: list[str] = []
         if allowed is not None and (self._is_category or len(allowed) <= LISTED):
             self.values = allowed.cpu().double()
-            self.texts = [_short(parameter.decode(v)) for v in self.values.tolist()]
+            values = map(parameter.decode, self.values.tolist())
+            self.texts = [f"{v:.4g}" if isinstance(v, float) else text_of(v) for v in values]
         else:
             steps, (low, high) = torch.linspace(0, 1, STEPS, dtype=torch.double), ends
             self.values = low * (high / low) ** steps if self.is_log else low + (high - low) * steps
 
     def at(self, values: Tensor) -> Tensor:
-        """Coordinates on an axis of its own: places among categories, else the values."""
+        """Coordinates on an axis of its own: positions of categories, else the values."""
         values = values.detach().cpu().double().contiguous()
         return torch.searchsorted(self.values, values).double() if self._is_category else values
 
@@ -92,7 +102,7 @@ class Column:
         return (at - ends[0]) / (ends[1] - ends[0]) if ends[1] > ends[0] else 0.5 + 0.0 * at
 
     def label(self, axis: Any) -> None:
-        """Name, scale and ticks of an axis."""
+        """Set name, scale and ticks of an axis."""
         axis.set_label_text(self.name)
         if self.is_log:
             axis.axes.set(**{f"{axis.axis_name}scale": "log"})
@@ -101,10 +111,6 @@ class Column:
             axis.set_ticks([], minor=True)
             if axis.axis_name == "x" and sum(map(len, self.texts)) > 24:
                 axis.set_tick_params(rotation=45)
-
-
-def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else text_of(value)
 
 
 def best_so_far(optimizer: Optimizer, values: Tensor) -> Tensor:

@@ -15,22 +15,21 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# How many slices stand side by side; with how many columns a summary has lines through all.
-ABREAST, MANY = 4, 3
+MAX_COLUMNS = 4  # slices side by side
+MIN_PARALLEL = 3  # columns from which a summary has parallel coordinates
 
 
 def plot_slices(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> list[Axes]:
-    """What all answers say of each column, the others as recommended: mean and interval.
+    """Predicted mean and interval along each column, with the others as recommended.
 
-    In the user's units, as :meth:`~botorch_delay.Optimizer.predict` has them. Dots are answers,
-    whatever their other columns are; the upright line is the recommendation. There is an axis for
-    each column.
+    They are those of :meth:`~botorch_delay.Optimizer.predict`. Dots are answers, whatever their
+    other columns; the vertical line is the recommendation. There is an axis for each column.
     """
     check(optimizer, Optimizer, "plot_slices")
     X, values = answers(optimizer)
     domain, best = optimizer.domain, optimizer.recommend()
     if axes is None:
-        rows, wide = -(-domain.dim // ABREAST), min(domain.dim, ABREAST)
+        rows, wide = -(-domain.dim // MAX_COLUMNS), min(domain.dim, MAX_COLUMNS)
         size = (3.2 * wide, 2.8 * rows)
         figure = pyplot().figure(figsize=size, layout="constrained")
         axes = _slice_axes(figure, domain.dim)
@@ -50,14 +49,14 @@ def plot_slices(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> lis
         ax.scatter(column.at(X[:, place]), values, s=8, color="0.5", zorder=1)
         ax.axvline(float(column.at(best.x[place : place + 1])), color=ORANGE, zorder=0)
         column.label(ax.xaxis)
-        if place % ABREAST == 0:
+        if place % MAX_COLUMNS == 0:
             ax.set_ylabel("value")
     return list(axes)
 
 
 def _slice_axes(figure: Any, count: int) -> list[Any]:
-    """Axes for this many slices, with the same values upwards."""
-    wide = min(count, ABREAST)
+    """Axes for this many slices, with a shared vertical axis."""
+    wide = min(count, MAX_COLUMNS)
     grid = figure.subplots(-(-count // wide), wide, sharey=True, squeeze=False).flatten().tolist()
     for ax in grid[count:]:
         ax.remove()
@@ -65,9 +64,9 @@ def _slice_axes(figure: Any, count: int) -> list[Any]:
 
 
 def plot_parallel(optimizer: Optimizer, ax: Axes | None = None) -> Axes:
-    """Every answer as a line through its columns, in the colour of its value.
+    """Every answer in parallel coordinates, in the colour of its value.
 
-    The best lie on top; the dashed line is the recommendation.
+    The best are on top; the dashed line is the recommendation.
     """
     from matplotlib.collections import LineCollection
 
@@ -103,16 +102,16 @@ def plot_parallel(optimizer: Optimizer, ax: Axes | None = None) -> Axes:
 
 
 def plot_summary(optimizer: Optimizer) -> Figure:
-    """A page with the history, a slice per column, and from three columns on lines through all."""
+    """A page with history, slices, and from three columns on parallel coordinates."""
     check(optimizer, Optimizer, "plot_summary")
     answers(optimizer)
     dim = optimizer.domain.dim
-    heights = [4.2, 2.6 * -(-dim // ABREAST), 3.6][: 3 if dim >= MANY else 2]
+    heights = [4.2, 2.6 * -(-dim // MAX_COLUMNS), 3.6][: 3 if dim >= MIN_PARALLEL else 2]
     figure = pyplot().figure(figsize=(12, sum(heights)), layout="constrained")
     parts = figure.subfigures(len(heights), 1, height_ratios=heights)
     plot_history(optimizer, parts[0].subplots(2, sharex=True, height_ratios=[2, 1]))
     plot_slices(optimizer, _slice_axes(parts[1], dim))
     parts[1].suptitle("along each column through the recommended point (orange); answers in grey")
-    if dim >= MANY:
+    if dim >= MIN_PARALLEL:
         plot_parallel(optimizer, parts[2].subplots())
     return figure

@@ -34,7 +34,7 @@ from botorch_delay.runner import RunReport
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-LOOKS = 40  # at how many numbers of asks there are certificates
+LOOKS = 40  # points of a line of certificates
 
 
 def plot_regret(
@@ -42,8 +42,7 @@ def plot_regret(
 ) -> Axes:
     """Cumulative regret against steps, of histories by name.
 
-    Several of one name are drawn as their mean with a band of half a standard deviation, as in the
-    paper.
+    Several of one name are drawn as their mean with a band of half a standard deviation.
     """
     ax = new_axes(ax)
     check(histories, Mapping, "plot_regret")
@@ -62,9 +61,9 @@ def plot_regret(
 
 
 def plot_active_set(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axes:
-    """Which round eliminated which point, what is still active, and where answers came from.
+    """Where each round eliminated points, what is still active, and the answered points.
 
-    Of a domain with one or two columns.
+    The domain must have one or two columns.
     """
     check(optimizer, BPEDelayOptimizer, "plot_active_set")
     domain = optimizer.domain
@@ -93,7 +92,7 @@ def plot_active_set(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axe
 
 
 def plot_rounds(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axes:
-    """How much was active during each ask; shaded where a round only waited for answers."""
+    """How much was active during each ask; shaded where a round waited for answers."""
     check(optimizer, BPEDelayOptimizer, "plot_rounds")
     ax = new_axes(ax)
     domain = optimizer.domain
@@ -132,7 +131,7 @@ def plot_rounds(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axes:
 def plot_timeline(report: RunReport, ax: Axes | None = None, *, start: float | None = None) -> Axes:
     """When each evaluation of ``runner.run`` ran, with one lane per worker.
 
-    ``start`` is the time that counts as 0, in seconds since the epoch; by default the first.
+    ``start`` is time 0, in seconds since the epoch; by default the start of the first evaluation.
     """
     check(report, RunReport, "plot_timeline")
     ax = new_axes(ax)
@@ -148,7 +147,7 @@ def plot_timeline(report: RunReport, ax: Axes | None = None, *, start: float | N
             widths = [(e.finished - e.started) / size for e in drawn]
             rows = [lanes.index(e.worker) for e in drawn]
             ax.barh(rows, widths, left=begins, color=colour, label=label, **style)
-    labelled = range(0, len(lanes), max(-(-len(lanes) // 12), 1))  # no more than can be read
+    labelled = range(0, len(lanes), max(-(-len(lanes) // 12), 1))  # at most 12 labels
     ax.set_yticks(labelled, [f"worker {number + 1}" for number in labelled])
     ax.set(xlabel=unit)
     ax.set_xlim(left=min(0.0, ax.get_xlim()[0]))
@@ -159,9 +158,9 @@ def plot_timeline(report: RunReport, ax: Axes | None = None, *, start: float | N
 
 
 def plot_best(optimizer: Optimizer, ax: Axes | None = None, *, start: float | None = None) -> Axes:
-    """Every answer, and the best so far, against the time since the first ask.
+    """Every answer, and the best so far, against time.
 
-    ``start`` is the time that counts as 0, in seconds since the epoch.
+    ``start`` is time 0, in seconds since the epoch; by default the first ask.
     """
     check(optimizer, Optimizer, "plot_best")
     ax = new_axes(ax)
@@ -187,10 +186,9 @@ def plot_best(optimizer: Optimizer, ax: Axes | None = None, *, start: float | No
 
 
 def plot_history(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> list[Axes]:
-    """Answers and the best so far, and below them how many trials ran, over the asks, on two axes.
+    """Answers and the best so far, and below them the trials in flight, against the asks.
 
-    An answer stands where it came, and an attached result where it was attached: after how many
-    asks.
+    Answers and attached results are drawn at the number of asks before them.
     """
     check(optimizer, Optimizer, "plot_history")
     values, plt = answers(optimizer)[1], pyplot()
@@ -215,7 +213,6 @@ def plot_history(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> li
         top.scatter(failed, [low] * len(failed), marker="x", s=24, color=VERMILION, label="failed")
     top.set(ylabel="value", title=f"{len(trials)} trials asked, {len(optimizer.pending)} running")
     top.legend(frameon=False, ncol=4, fontsize="small")
-    # Each runs from its own ask until it ends, or to this day.
     count = len(trials)
     ended = [count if t.answered_step is None else t.answered_step for t in trials]
     ends = torch.bincount(torch.tensor(ended, dtype=torch.long), minlength=count + 1)
@@ -240,10 +237,10 @@ def plot_certificates(
     A line ends where the answers refute its norm; the legend has the least norm that they do not.
 
     Args:
-        optimizer: with at least one ask; certificates are those of ``optimizer.certify``.
-        norm_bound: the RKHS norm of f that is supposed.
+        optimizer: with at least one ask.
+        norm_bound: a supposed bound on the RKHS norm of f.
         noise_std: the sub-Gaussian scale of the noise.
-        factors: what the norm is multiplied by, one line for each.
+        factors: of the norm, with a line for each.
         ax: where to draw.
 
     Raises:
@@ -267,7 +264,7 @@ def plot_certificates(
 def plot_posteriors(model: DelayedGP, X: Tensor, ax: Axes | None = None) -> Axes:
     """Observed and fantasy posterior of a model with one column: mean and two deviations each.
 
-    ``X`` (``n x 1``, in increasing order) is where to draw.
+    ``X`` (``n x 1``, increasing) is where to draw.
     """
     check(model, DelayedGP, "plot_posteriors")
     model.eval()
@@ -302,7 +299,7 @@ def plot_posteriors(model: DelayedGP, X: Tensor, ax: Axes | None = None) -> Axes
 
 
 def _time_unit(seconds: float) -> tuple[str, float]:
-    """The unit in which a span reads well, and its length in seconds."""
+    """A readable unit for a span, and its length in seconds."""
     for unit, size in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
         if seconds >= 2 * size:
             return unit, size
@@ -310,20 +307,21 @@ def _time_unit(seconds: float) -> tuple[str, float]:
 
 
 def _draw_rounds(optimizer: BPEDelayOptimizer, ax: Axes, columns: Sequence[Column]) -> list[Any]:
-    """Colour each point by the round that eliminated it; handles for the legend."""
+    """Colour each point by the round that eliminated it; returns handles for the legend."""
     from matplotlib.patches import Patch
 
-    points, eliminated = _points_and_rounds(optimizer)
+    points = points_of_grid(optimizer.domain, 100 if len(columns) == 2 else 1000)
+    eliminated = optimizer.active_set.round_that_eliminated(points).cpu()  # 0 if active
     at = torch.stack(_plane(columns, points))
     numbers = eliminated.unique().tolist()
-    # So that neighbours touch where points are on a grid.
+    # Neighbours on a grid touch.
     pitch = 1.1 * ax.bbox.width * 72 / ax.figure.dpi / len(points) ** (1 / len(columns))
     style: dict[str, Any] = {"marker": "s", "s": pitch**2, "linewidths": 0.0, "zorder": 0}
     if len(columns) == 1:
         style |= {"marker": "|", "s": 900.0, "linewidths": pitch}
     handles = []
     for number in numbers:
-        # Green for what is active, greys for what was eliminated, the earlier the lighter.
+        # Active points are green, eliminated ones grey, the earlier the lighter.
         colour = str(0.92 - 0.5 * (number - 1) / max(numbers)) if number else "#8FD5B6"
         ax.scatter(*at[:, eliminated == number], color=colour, **style)
         label = f"out in round {number}" if number else "active"
@@ -331,13 +329,7 @@ def _draw_rounds(optimizer: BPEDelayOptimizer, ax: Axes, columns: Sequence[Colum
     return handles
 
 
-def _points_and_rounds(optimizer: BPEDelayOptimizer) -> tuple[Tensor, Tensor]:
-    """Points that may be asked, ``n x d``, and the round that eliminated each, 0 if active."""
-    points = points_of_grid(optimizer.domain, 100 if optimizer.domain.dim == 2 else 1000)
-    return points, optimizer.active_set.round_that_eliminated(points).cpu()
-
-
 def _plane(columns: Sequence[Column], X: Tensor) -> tuple[Tensor, Tensor]:
-    """Both coordinates; the second is 0 where there is only one."""
+    """Both coordinates; the second is 0 if there is only one column."""
     at = [column.at(X[:, place]) for place, column in enumerate(columns)]
     return at[0], at[1] if len(at) == 2 else torch.zeros(len(X), dtype=torch.double)

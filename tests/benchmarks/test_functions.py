@@ -118,13 +118,6 @@ def test_coco_s_functions(name):
     assert twin.highest == mixed.highest > mixed.lowest
 
 
-def test_draws_in_four_columns():
-    problem = gp_draw("se", 0.02, 0, dim=4)
-    assert problem.points.shape == (6**4, 4)
-    assert problem.covar_module.lengthscale.item() == pytest.approx(0.3)
-    assert gp_draw("se", 0.02, 0).covar_module.lengthscale.item() == pytest.approx(0.15)
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -229,8 +222,8 @@ def test_what_is_kept_for_testing_is_there():
 
 
 def test_the_paper_has_one_function_of_each_kind():
-    for name, redrawn in (("f1", "paper-0.8"), ("f2", "paper-1.0")):
-        values = PROBLEMS[name](0).values
+    for name, lengthscale in (("f1", 0.8), ("f2", 1.0)):
+        values = paper_problem(lengthscale).values
+        assert bool((PROBLEMS[name](0).values == values).all())
         assert bool((PROBLEMS[name](7).values == values).all())
-        assert bool((PROBLEMS[redrawn](0).values == values).all())
-        assert not bool((PROBLEMS[redrawn](7).values == values).all())
+        assert not bool((paper_problem(lengthscale, 7).values == values).all())

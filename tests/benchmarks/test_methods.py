@@ -49,13 +49,10 @@ def test_every_method_can_be_simulated(name, kind):
     assert all(found.regret >= 0 for found in runs[0].recommendations)
 
 
-def test_the_factors_are_those_that_the_guarantee_claims():
+def test_the_factor_is_the_one_that_the_guarantee_claims():
     problem = paper_problem(1.0, side=8)
-    shares = {"valid-rho-0.1": 0.1**-0.5, "valid-rho-0.01": 0.01**-0.5}
-    budgets = {f"budget-{factor:g}": factor for factor in (1.05, 1.25, 2.0)}
-    for name, factor in {**shares, **budgets}.items():
-        optimizer = METHODS[f"bpe-delay-{name}"].make(problem, CLOCK, 12, 0)
-        assert f"{factor:.3g}" in str(optimizer.guarantee)
+    optimizer = METHODS["bpe-delay-budget-1.25"].make(problem, CLOCK, 12, 0)
+    assert "1.25" in str(optimizer.guarantee)
 
 
 def test_methods_that_need_a_law():

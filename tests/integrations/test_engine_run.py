@@ -47,13 +47,13 @@ VARIATIONS = {
     "same": {},
     "name": {"name": "other"},
     "space": {"space": Space({**PLANE, "kind": Choice(["a", "c"])})},
-    "settings": {"settings": Settings(9, 1)},
+    "settings": {"settings": Settings(9, 1, {})},
     "direction": {"maximize": True},
 }
 
 
 def make_run(name="study", space=None, settings=None, maximize=False):
-    return EngineRun(name, space or Space(PLANE), settings or Settings(9, 0), maximize)
+    return EngineRun(name, space or Space(PLANE), settings or Settings(9, 0, {}), maximize)
 
 
 @pytest.mark.parametrize("variation", VARIATIONS)
