@@ -6,16 +6,15 @@ margin is raised step by step to 0, each step keeping about half of the particle
 simulation, Au and Beck 2001; adaptive multilevel splitting, Cerou et al. 2012), and the volume is
 the product of the shares that were kept.
 
-* Everything happens in the unit cube that ``BoxDomain.from_unit`` maps to the box. So logarithms
-  and lists of values need no care of their own, and "uniform" means uniform under that map.
-* Particles live in batches that never exchange any weight. Each batch estimates the volume
-  without bias, and the spread between batches says how far off their mean is, including what a
-  formula for independent particles leaves out: particles with common ancestors.
+* Everything happens in the unit cube that ``BoxDomain.from_unit`` maps to the box, so logarithms
+  and lists of values need no care, and "uniform" means uniform under that map.
+* Particles live in batches that never exchange weight. Each batch estimates the volume without
+  bias, and the spread between batches is the error of their mean. It includes the correlation of
+  particles with common ancestors, which a formula for independent particles leaves out.
 * Particles of one half of the batches move along differences of two particles of the other half,
   which have the size and the direction of the set (differential evolution, ter Braak 2006; the
-  halves are those of Goodman and Weare 2010). A difference at its own length is a jump: it carries
-  a particle from one piece of the set to another, so that chance does not decide how many stay in
-  each.
+  halves are those of Goodman and Weare 2010). A full difference is a jump: it can carry a particle
+  from one piece of the set to another.
 """
 
 from __future__ import annotations
@@ -32,46 +31,38 @@ from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.devices import moved, sent_rows
 from botorch_delay.exceptions import EmptyDomainError
 
-# Independent estimates of the volume; the reported error is itself uncertain by a sixth or so.
-_BATCHES = 16
-
-# From this share of the box on, drawing points and keeping those inside costs less.
-_LARGE = 0.02
-
-# How many points inside a large set give its volume, however few are asked for.
-_HITS = 400
+_BATCHES = 16  # independent estimates of the volume
+_LARGE = 0.02  # from this share of the box on, rejection sampling costs less
+_HITS = 400  # points that rejection sampling finds at least, for the volume
 
 # Above a plateau there may be few particles: go on until this share of the cloud is above it, for
 # at most this many rounds.
 _ENOUGH = 1 / 8
 _ROUNDS = 64
 
-# A set below this share of the box is given up.
-_SMALLEST = 1e-30
+_SMALLEST = 1e-30  # sets below this share of the box are given up
 
 # The margin has a maximum below 0 if, over this many levels, the best particle is this many times
 # nearer to the level than to 0.
 _FLAT = 1e3
 _FLAT_LEVELS = 8
 
-# Acceptance that the steps of walks are scaled to, and the deviation of the logarithm of a stride.
-_ACCEPTANCE = 0.3
-_STRIDES = 0.7
+_ACCEPTANCE = 0.3  # share of walks that strides are scaled to
+_STRIDES = 0.7  # standard deviation of the logarithm of a stride
 
-# Walks per level, as many jumps, and in 2 dimensions one more of each. With these the volume varies
-# hardly more than with independent particles, in the tests. At the last level there are more, by
-# this factor, so that few points remain repeated and jumps settle how many are in each piece.
+# Walks per level, as many jumps, and in 2 dimensions one more of each: the volume then varies
+# hardly more than with independent particles. At the last level there are more, by this factor, so
+# that few points remain repeated and jumps settle how many are in each piece.
 _MOVES = 3
 _LAST_SWEEPS = 4
 
-# Up to this many survivors per dimension span too little.
-_FEW = 8
+_FEW = 8  # up to this many survivors per dimension span too little
 
-# Of the walks, the share that redraws a single coordinate instead: without and with lists.
+# Share of walks that redraw a single coordinate instead: without and with lists.
 _REDRAWS = 0.1
 _REDRAWS_LISTS = 0.3
 
-# Moves before the first sample around anchors, moves between samples, and cuts of a line.
+# Moves before the first sample around anchors, moves between samples, and cuts of an interval.
 _ANCHOR_MOVES = 30
 _ANCHOR_THINNING = 6
 _ANCHOR_CUTS = 100
@@ -111,9 +102,8 @@ def sample_set(
     to be crossed. A piece that only few particles would be in may be missed.
 
     Anchors, ``a x d``, are known to be inside, and used only where the particles never reach the
-    set. The sample then consists of moves around them and covers no piece without one; volume and
-    error are an upper bound, from the highest level that was reached. :class:`EmptyDomainError` if
-    no point was found.
+    set. The sample then consists of moves around them and misses pieces without an anchor; volume
+    and error are an upper bound. :class:`EmptyDomainError` if no point was found.
     """
     cube = _Cube(domain, margin, generator, -(-particles // _BATCHES))
     with torch.no_grad():
@@ -123,14 +113,15 @@ def sample_set(
         descent = _Descent(cube, unit, value)
         if descent.run():
             return descent.sample(n)
-        highest = descent.summary()
-        if anchors is None or len(anchors) == 0:
+        anchors = domain.bounds[:0] if anchors is None else anchors
+        inside = anchors[cube.margin(anchors) >= 0.0]
+        if len(inside) == 0:
             raise EmptyDomainError(
-                f"No point with a margin of at least 0 was found: {highest}. The set is empty, or "
-                "too small to be found; anchors (points known to be inside) would help."
+                f"No point with a margin of at least 0 was found: {descent.summary()}. The set is "
+                "empty, or too small to be found and no anchor is inside."
             )
-        points = _around(cube, anchors, n, particles, highest)
-        return SetSample(points, descent.bound(), descent.bound())
+        bound = descent.bound()
+        return SetSample(_around(cube, inside, n, particles), bound, bound)
 
 
 def _reject(cube: _Cube, unit: Tensor, value: Tensor, n: int) -> SetSample:
@@ -149,10 +140,7 @@ def _reject(cube: _Cube, unit: Tensor, value: Tensor, n: int) -> SetSample:
 
 
 class _Cube:
-    """The unit cube that ``domain.from_unit`` maps to a box, and random numbers on its device.
-
-    Each batch has ``size`` particles. All random numbers come from a generator on the CPU.
-    """
+    """The unit cube that ``domain.from_unit`` maps to a box, and random numbers on its device."""
 
     def __init__(
         self, domain: BoxDomain, margin: Callable[[Tensor], Tensor], generator: Generator, size: int
@@ -161,18 +149,19 @@ class _Cube:
         self._device = domain.bounds.device
         self.lists = sorted(domain.lists)
         self._margin, self._generator = margin, generator
-        # A sequence for each batch, so that batches differ.
         seeds = torch.randint(2**31, (_BATCHES,), generator=generator).tolist()
         self._engines = [SobolEngine(self.dim, scramble=True, seed=seed) for seed in seeds]
 
     def draw(self) -> tuple[Tensor, Tensor]:
-        """The next Sobol points of all batches, one batch after the other, and their margins."""
+        """The next Sobol points of all batches, one batch after the other, and their margins.
+
+        Each batch has ``size`` points and a sequence of its own.
+        """
         drawn = [engine.draw(self.size, dtype=torch.double) for engine in self._engines]
         unit = moved(torch.cat(drawn), self._device)
         return unit, self.value(unit)
 
     def points(self, unit: Tensor) -> Tensor:
-        """Points of the domain, in its dtype: ``k x d`` to ``k x d``."""
         return self.domain.from_unit(unit.to(self.domain.bounds.dtype))
 
     def margin(self, X: Tensor) -> Tensor:
@@ -186,25 +175,21 @@ class _Cube:
         return self.margin(self.points(unit))
 
     def rand(self, *shape: int) -> Tensor:
-        """Uniform random numbers in double."""
         drawn = torch.rand(*shape, dtype=torch.double, generator=self._generator)
         return moved(drawn, self._device)
 
     def randn(self, *shape: int) -> Tensor:
-        """Normal random numbers in double."""
         drawn = torch.randn(*shape, dtype=torch.double, generator=self._generator)
         return moved(drawn, self._device)
 
     def randint(self, high: int, *shape: int) -> Tensor:
-        """Random whole numbers below ``high``."""
         return moved(torch.randint(high, shape, generator=self._generator), self._device)
 
     def shuffle(self, n: int) -> Tensor:
-        """The numbers below ``n`` in random order."""
         return moved(torch.randperm(n, generator=self._generator), self._device)
 
     def cycle(self, rows: Tensor, n: int) -> Tensor:
-        """``n`` of the rows in random order, none more than once more often than another."""
+        """``n`` of the rows in random order, each about equally often."""
         order = rows[self.shuffle(len(rows))]
         return order.repeat(-(-n // len(rows)))[:n]
 
@@ -260,7 +245,7 @@ class _Descent:
         )
 
     def bound(self) -> float:
-        """Less than about this share can be inside: no particle was, at the last level."""
+        """A share of the domain that the set is probably below."""
         return max(math.exp(self._log_volume()) / self._tried, 1e-300)
 
     def sample(self, n: int) -> SetSample:
@@ -392,14 +377,8 @@ def _next_level(value: Tensor) -> float:
     return 0.0 if median >= 0.0 else math.nextafter(median, math.inf)
 
 
-def _around(cube: _Cube, anchors: Tensor, n: int, particles: int, highest: str) -> Tensor:
-    """Points around anchors, ``n x d``: slices along random lines (Neal 2003, section 4)."""
-    inside = cube.margin(anchors) >= 0.0
-    if not inside.any():
-        raise EmptyDomainError(
-            f"No point with a margin of at least 0 was found: {highest}, and no anchor has one."
-        )
-    anchors = anchors[inside]
+def _around(cube: _Cube, anchors: Tensor, n: int, particles: int) -> Tensor:
+    """Points of the set around anchors, ``n x d``, by chains of coordinate-wise slice sampling."""
     chains = min(n, particles)
     rows = cube.cycle(torch.arange(len(anchors), device=anchors.device), chains)
     # Points beside their coordinates in the cube: an anchor may be inside by less than rounding.
@@ -415,27 +394,21 @@ def _around(cube: _Cube, anchors: Tensor, n: int, particles: int, highest: str) 
 
 
 def _slice(cube: _Cube, X: Tensor, unit: Tensor) -> tuple[Tensor, Tensor]:
-    k, d = unit.shape
-    spread = unit.std(dim=0, correction=0)
-    spread = spread / spread.max() if bool(spread.max() > 0.0) else torch.ones_like(spread)
-    line = cube.randn(k, d) * spread.clamp_min(1e-9)
-    axis = torch.nn.functional.one_hot(cube.randint(d, k), d).to(line)
-    line = torch.where(cube.rand(k, 1) < 0.5, axis, line / line.norm(dim=1, keepdim=True))
-    walls = torch.stack([-unit / line, (1.0 - unit) / line])
-    walls = torch.where(line == 0.0, math.inf, walls)
-    high = torch.where(line == 0.0, math.inf, walls.amax(dim=0)).amin(dim=1)
-    low = torch.where(line == 0.0, -math.inf, walls.amin(dim=0)).amax(dim=1)
-    X, start, unit = X.clone(), unit, unit.clone()
-    left = torch.arange(k, device=unit.device)
+    """Redraw a coordinate of each chain from an interval that shrinks (Neal 2003, section 4)."""
+    X, unit = X.clone(), unit.clone()
+    left = torch.arange(len(unit), device=unit.device)
+    column = cube.randint(cube.dim, len(unit))
+    start = unit[left, column]
+    low, high = torch.zeros_like(start), torch.ones_like(start)
     for _ in range(_ANCHOR_CUTS):
         if len(left) == 0:
             break
         at = low[left] + (high[left] - low[left]) * cube.rand(len(left))
-        place = (start[left] + at.unsqueeze(1) * line[left]).clamp(0.0, 1.0)
+        place = unit[left].index_put((torch.arange(len(left), device=at.device), column[left]), at)
         points = cube.points(place)
         inside = cube.margin(points) >= 0.0
         X[left[inside]], unit[left[inside]] = points[inside], place[inside]
         left, at = left[~inside], at[~inside]
-        low[left] = torch.where(at < 0.0, at, low[left])
-        high[left] = torch.where(at < 0.0, high[left], at)
+        low[left] = torch.where(at < start[left], at, low[left])
+        high[left] = torch.where(at < start[left], high[left], at)
     return X, unit
