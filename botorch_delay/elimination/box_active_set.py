@@ -80,8 +80,8 @@ class Condition:
 class BoxActiveSet(ActiveSet):
     """The active points of a box.
 
-    There is one condition for each closed round that eliminated. Anchors, ``a x d``, are known to
-    be inside; excluded points, ``e x d``, are infeasible.
+    There is one condition for each closed round that eliminated. The anchor, ``1 x d``, is known
+    to be inside; excluded points, ``e x d``, are infeasible.
     """
 
     domain: BoxDomain
@@ -90,13 +90,13 @@ class BoxActiveSet(ActiveSet):
         self,
         domain: BoxDomain,
         conditions: tuple[Condition, ...] = (),
-        anchors: Tensor | None = None,
+        anchor: Tensor | None = None,
         seed: int = 0,
         excluded: Tensor | None = None,
         keys: PointKeys | None = None,
     ) -> None:
         super().__init__(domain, PointKeys() if keys is None else keys)
-        self.conditions, self.anchors = conditions, anchors
+        self.conditions, self.anchor = conditions, anchor
         self._excluded = domain.bounds[:0] if excluded is None else excluded
         self._seed = seed
         self._pool: SetSample | None = None
@@ -158,14 +158,14 @@ class BoxActiveSet(ActiveSet):
             excluded = sent(torch.stack(points), excluded)
         if torch.equal(excluded, self._excluded):
             return self
-        active = self._with(self.conditions, self.anchors, excluded)
+        active = self._with(self.conditions, self.anchor, excluded)
         active._pool = self._pool
         return active
 
     def _with(
-        self, conditions: tuple[Condition, ...], anchors: Tensor | None, excluded: Tensor
+        self, conditions: tuple[Condition, ...], anchor: Tensor | None, excluded: Tensor
     ) -> BoxActiveSet:
-        return BoxActiveSet(self.domain, conditions, anchors, self._seed, excluded, self.keys)
+        return BoxActiveSet(self.domain, conditions, anchor, self._seed, excluded, self.keys)
 
     def restored(self, infeasible: Sequence[int], number: int) -> BoxActiveSet:
         return self._with((), None, self.domain.bounds[:0]).without(infeasible)
@@ -267,7 +267,7 @@ class BoxActiveSet(ActiveSet):
         return Condition(number, surrogate.posterior(data), make_width, cutoff, is_rough)
 
     def difference_from(self, before: ActiveSet) -> list[list[float]]:
-        return [] if self.anchors is None else self.anchors.tolist()
+        return [] if self.anchor is None else self.anchor.tolist()
 
     def after_record(
         self,
@@ -300,7 +300,7 @@ class BoxActiveSet(ActiveSet):
         particles = FEW_PARTICLES if self._is_costly else particles
         try:
             return sample_set(
-                self.domain, self._margin, n, generator, anchors=self.anchors, particles=particles
+                self.domain, self._margin, n, generator, anchor=self.anchor, particles=particles
             )
         except EmptyDomainError as error:
             raise EmptyDomainError(

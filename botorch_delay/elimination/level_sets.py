@@ -42,11 +42,6 @@ _ROUNDS = 64
 
 _SMALLEST = 1e-30  # sets below this share of the box are given up
 
-# The margin has a maximum below 0 if, over this many levels, the best particle is this many times
-# nearer to the level than to 0.
-_FLAT = 1e3
-_FLAT_LEVELS = 8
-
 _ACCEPTANCE = 0.3  # share of walks that strides are scaled to
 _STRIDES = 0.7  # standard deviation of the logarithm of a stride
 
@@ -62,11 +57,6 @@ _FEW = 8  # up to this many survivors per dimension span too little
 _REDRAWS = 0.1
 _REDRAWS_LISTS = 0.3
 
-# Moves before the first sample around anchors, moves between samples, and cuts of an interval.
-_ANCHOR_MOVES = 30
-_ANCHOR_THINNING = 6
-_ANCHOR_CUTS = 100
-
 
 @dataclass(frozen=True)
 class SetSample:
@@ -74,8 +64,8 @@ class SetSample:
 
     points: Tensor  # ``n x d``, uniform on the set
     volume: float  # share of the domain, in (0, 1]
-    # Standard error of ``volume``. As large as ``volume`` itself where the set was only found
-    # around anchors; both numbers then say no more than "tiny".
+    # Standard error of ``volume``. As large as ``volume`` itself where the set was not found and
+    # the anchor stands for it; both numbers then say no more than "tiny".
     volume_error: float
 
 
@@ -85,7 +75,7 @@ def sample_set(
     n: int,
     generator: Generator,
     *,
-    anchors: Tensor | None = None,
+    anchor: Tensor | None = None,
     particles: int = 4096,
 ) -> SetSample:
     """Uniform points of ``{x in domain : margin(x) >= 0}``, and its volume.
@@ -101,9 +91,9 @@ def sample_set(
     ``(-log2(volume) / particles) ** 0.5``, somewhat more above ten columns and where a plateau has
     to be crossed. A piece that only few particles would be in may be missed.
 
-    Anchors, ``a x d``, are known to be inside, and used only where the particles never reach the
-    set. The sample then consists of moves around them and misses pieces without an anchor; volume
-    and error are an upper bound. :class:`EmptyDomainError` if no point was found.
+    The anchor, ``1 x d``, is a point of the set. If the particles never reach the set, which takes
+    a set below about 1e-30 of the box, or one that a plateau hides, the sample repeats the anchor;
+    volume and error are then an upper bound. :class:`EmptyDomainError` without an anchor.
     """
     cube = _Cube(domain, margin, generator, -(-particles // _BATCHES))
     with torch.no_grad():
@@ -113,15 +103,12 @@ def sample_set(
         descent = _Descent(cube, unit, value)
         if descent.run():
             return descent.sample(n)
-        anchors = domain.bounds[:0] if anchors is None else anchors
-        inside = anchors[cube.margin(anchors) >= 0.0]
-        if len(inside) == 0:
+        if anchor is None:
             raise EmptyDomainError(
                 f"No point with a margin of at least 0 was found: {descent.summary()}. The set is "
-                "empty, or too small to be found and no anchor is inside."
+                "empty, or too small to be found."
             )
-        bound = descent.bound()
-        return SetSample(_around(cube, inside, n, particles), bound, bound)
+        return SetSample(anchor.repeat(n, 1), descent.bound(), descent.bound())
 
 
 def _reject(cube: _Cube, unit: Tensor, value: Tensor, n: int) -> SetSample:
@@ -164,15 +151,12 @@ class _Cube:
     def points(self, unit: Tensor) -> Tensor:
         return self.domain.from_unit(unit.to(self.domain.bounds.dtype))
 
-    def margin(self, X: Tensor) -> Tensor:
-        """The margin at points of the domain, ``k``, in double, with no ``nan``."""
-        if len(X) == 0:
-            return X.new_zeros(0, dtype=torch.double)
-        return self._margin(X).detach().double().nan_to_num(-math.inf, math.inf, -math.inf)
-
     def value(self, unit: Tensor) -> Tensor:
-        """The margin at points of the unit cube, ``k``."""
-        return self.margin(self.points(unit))
+        """The margin at points of the unit cube, ``k``, in double, with no ``nan``."""
+        if len(unit) == 0:
+            return unit.new_zeros(0)
+        margin = self._margin(self.points(unit)).detach().double()
+        return margin.nan_to_num(-math.inf, math.inf, -math.inf)
 
     def rand(self, *shape: int) -> Tensor:
         drawn = torch.rand(*shape, dtype=torch.double, generator=self._generator)
@@ -188,31 +172,16 @@ class _Cube:
     def shuffle(self, n: int) -> Tensor:
         return moved(torch.randperm(n, generator=self._generator), self._device)
 
-    def cycle(self, rows: Tensor, n: int) -> Tensor:
-        """``n`` of the rows in random order, each about equally often."""
-        order = rows[self.shuffle(len(rows))]
-        return order.repeat(-(-n // len(rows)))[:n]
-
-    def from_domain(self, X: Tensor) -> Tensor:
-        """Where points of the domain come from, ``k x d``; random within the cell of a list."""
-        unit = self.domain.to_unit(X).double()
-        for dim, values in self.domain.lists.items():
-            cell = (X[:, dim, None] - values).abs().argmin(dim=1)
-            unit[:, dim] = (cell + self.rand(len(X))) / len(values)
-        return unit.clamp(0.0, 1.0)
-
 
 class _Descent:
-    """Particles on their way to the set, uniform where the margin is above ``level``.
-
-    ``log_shares`` are the logarithms of each batch's estimate of the volume there.
-    """
+    """Particles on their way to the set, uniform where the margin is above ``level``."""
 
     def __init__(self, cube: _Cube, unit: Tensor, value: Tensor) -> None:
         self._cube, self._size = cube, cube.size
         self._unit, self._value = unit, value
         self.level = -math.inf
-        self.log_shares = torch.zeros(_BATCHES, dtype=torch.double, device=unit.device)
+        # Logarithms of each batch's estimate of the volume above the level.
+        self._log_shares = torch.zeros(_BATCHES, dtype=torch.double, device=unit.device)
         self._owner = torch.arange(_BATCHES, device=unit.device).repeat_interleave(self._size)
         self._squared_error = 0.0  # relative, of what the batches had in common
         self._tried = len(unit)
@@ -222,19 +191,14 @@ class _Descent:
 
     def run(self) -> bool:
         """Go down to the set: whether it was reached."""
-        flat = 0
-        while True:
-            if not self._raise_level():
-                return False
+        while self._raise_level():
             if self.level >= 0.0:
                 for _ in range(_LAST_SWEEPS):
                     self._sweep()
                 return True
-            best = self._value.max().item()
-            gap = best - self.level
-            flat = flat + 1 if 0.0 < gap < -best / _FLAT else 0
-            if flat == _FLAT_LEVELS or self._log_volume() < math.log(_SMALLEST):
-                return False
+            if self._log_volume() < math.log(_SMALLEST):
+                break
+        return False
 
     def summary(self) -> str:
         """How far it came, for an error."""
@@ -250,7 +214,7 @@ class _Descent:
 
     def sample(self, n: int) -> SetSample:
         """Points of the set, and its volume."""
-        shares = (self.log_shares - self.log_shares.max()).exp()
+        shares = (self._log_shares - self._log_shares.max()).exp()
         error = math.sqrt(self._squared_error + self._relative_error() ** 2)
         # Each batch stands for as much of the sample as of the volume.
         ends = (shares.cumsum(dim=0) / shares.sum() * n + self._cube.rand(1)).floor().long()
@@ -272,11 +236,11 @@ class _Descent:
         return SetSample(points, volume, volume * error)
 
     def _relative_error(self) -> float:
-        shares = (self.log_shares - self.log_shares.max()).exp()
+        shares = (self._log_shares - self._log_shares.max()).exp()
         return (shares.std() / shares.mean()).item() / math.sqrt(_BATCHES)
 
     def _log_volume(self) -> float:
-        return self.log_shares.logsumexp(dim=0).item() - math.log(_BATCHES)
+        return self._log_shares.logsumexp(dim=0).item() - math.log(_BATCHES)
 
     def _raise_level(self) -> bool:
         level = _next_level(self._value)
@@ -297,11 +261,11 @@ class _Descent:
             return False
         kept, owner = torch.cat(survivors), torch.cat(owners)
         per_batch = torch.bincount(owner, minlength=_BATCHES)
-        self.log_shares = self.log_shares + (per_batch / (rounds * self._size)).log()
+        self._log_shares = self._log_shares + (per_batch / (rounds * self._size)).log()
         if bool((per_batch == 0).any()):
             # A batch has died. Start all of them anew from their mean, whose error is noted.
             self._squared_error += self._relative_error() ** 2
-            self.log_shares = torch.full_like(self.log_shares, self._log_volume())
+            self._log_shares = torch.full_like(self._log_shares, self._log_volume())
         self.level = level
         chosen = kept[torch.cat([self._heirs(owner, batch) for batch in range(_BATCHES)])]
         self._unit, self._value = chosen[:, :-1].contiguous(), chosen[:, -1].clone()
@@ -317,11 +281,12 @@ class _Descent:
         return True
 
     def _heirs(self, owner: Tensor, batch: int) -> Tensor:
-        """Rows of survivors that a batch goes on with: its own, or any if it has none."""
+        """Rows of survivors that a batch goes on with: its own, else any, about equally often."""
         rows = (owner == batch).nonzero().squeeze(1)
         if len(rows) == 0:
             rows = torch.arange(len(owner), device=owner.device)
-        return self._cube.cycle(rows, self._size)
+        order = rows[self._cube.shuffle(len(rows))]
+        return order.repeat(-(-self._size // len(rows)))[: self._size]
 
     def _sweep(self) -> None:
         self._origin = self._unit
@@ -375,40 +340,3 @@ def _next_level(value: Tensor) -> float:
     # The next number, not the next value seen: without the particle that sets the level, the share
     # of those above it is unbiased, and what lies above a plateau is a fixed set.
     return 0.0 if median >= 0.0 else math.nextafter(median, math.inf)
-
-
-def _around(cube: _Cube, anchors: Tensor, n: int, particles: int) -> Tensor:
-    """Points of the set around anchors, ``n x d``, by chains of coordinate-wise slice sampling."""
-    chains = min(n, particles)
-    rows = cube.cycle(torch.arange(len(anchors), device=anchors.device), chains)
-    # Points beside their coordinates in the cube: an anchor may be inside by less than rounding.
-    X, unit = anchors[rows], cube.from_domain(anchors)[rows]
-    collected: list[Tensor] = []
-    moves = 0
-    while len(collected) * chains < n:
-        X, unit = _slice(cube, X, unit)
-        moves += 1
-        if moves >= _ANCHOR_MOVES and (moves - _ANCHOR_MOVES) % _ANCHOR_THINNING == 0:
-            collected.append(X)
-    return torch.cat(collected)[:n]
-
-
-def _slice(cube: _Cube, X: Tensor, unit: Tensor) -> tuple[Tensor, Tensor]:
-    """Redraw a coordinate of each chain from an interval that shrinks (Neal 2003, section 4)."""
-    X, unit = X.clone(), unit.clone()
-    left = torch.arange(len(unit), device=unit.device)
-    column = cube.randint(cube.dim, len(unit))
-    start = unit[left, column]
-    low, high = torch.zeros_like(start), torch.ones_like(start)
-    for _ in range(_ANCHOR_CUTS):
-        if len(left) == 0:
-            break
-        at = low[left] + (high[left] - low[left]) * cube.rand(len(left))
-        place = unit[left].index_put((torch.arange(len(left), device=at.device), column[left]), at)
-        points = cube.points(place)
-        inside = cube.margin(points) >= 0.0
-        X[left[inside]], unit[left[inside]] = points[inside], place[inside]
-        left, at = left[~inside], at[~inside]
-        low[left] = torch.where(at < start[left], at, low[left])
-        high[left] = torch.where(at < start[left], high[left], at)
-    return X, unit
