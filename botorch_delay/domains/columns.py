@@ -12,37 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from botorch_delay import validation
 from botorch_delay.domains.parameters import Choice, Float, Int, Parameter, text_of
 from botorch_delay.exceptions import InputError, InputTypeError
 
 _KINDS: dict[str, type[Parameter]] = {kind.__name__: kind for kind in (Float, Int, Choice)}
-
-
-@dataclass(frozen=True)
-class Plain(Parameter):
-    """A column of a domain made from tensors: its numbers are the values."""
-
-    unit: None = None
-    log: bool = False
-
-    @property
-    def count(self) -> float:
-        return math.inf
-
-    @property
-    def column(self) -> None:
-        """The domain says what the column allows."""
-
-    @property
-    def summary(self) -> str:
-        return "a number"
-
-    def decode(self, number: float) -> float:
-        return number
-
-    def encode(self, value: Any, name: str, *, outside: bool = False) -> float:
-        return validation.real(value, name)
 
 
 @dataclass(frozen=True)
@@ -53,11 +26,6 @@ class Columns:
     """
 
     parameters: Mapping[str, Parameter]
-
-    @classmethod
-    def plain(cls, names: Iterable[str]) -> Columns:
-        """Columns with names, whose numbers are the values."""
-        return cls({name: Plain() for name in names})
 
     @classmethod
     def build(cls, records: Iterable[Mapping[str, Any]]) -> Columns:
@@ -81,7 +49,7 @@ class Columns:
     @cached_property
     def named(self) -> bool:
         """Whether they come from a space, so that values may differ from the numbers."""
-        return not any(isinstance(p, Plain) for p in self.parameters.values())
+        return not any(type(p) is Parameter for p in self.parameters.values())
 
     @cached_property
     def units(self) -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import numbers
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from functools import cached_property
@@ -19,26 +18,26 @@ from botorch_delay.exceptions import InputError, InputTypeError
 MAX_LISTED = 1_000
 
 
-class Parameter(ABC):
-    """What a column of numbers stands for.
+class Parameter:
+    """A column of numbers that stand for themselves; the base of other kinds of parameters.
 
     Attributes:
         unit: of its values, for tables and pictures; None for none.
         log: whether its logarithm is uniform when points are drawn, and what a learned kernel sees.
     """
 
-    unit: str | None
-    log: bool
+    unit: str | None = None
+    log: bool = False
 
     @property
-    @abstractmethod
     def count(self) -> float:
         """How many values it has, ``inf`` for an interval without steps."""
+        return math.inf
 
     @property
-    @abstractmethod
     def column(self) -> list[float] | None:
         """The column's numbers, one for each value; None where the column is continuous."""
+        return None
 
     def listed(self) -> list[float]:
         """The numbers of all values, if they are finitely many, whatever the column is."""
@@ -46,24 +45,24 @@ class Parameter(ABC):
         return self.column
 
     @property
-    @abstractmethod
     def summary(self) -> str:
         """The allowed values in words."""
+        return "a number"
 
-    @abstractmethod
     def decode(self, number: float) -> Any:
         """The value for a column's number; the number itself if it stands for none."""
+        return number
 
-    @abstractmethod
     def encode(self, value: Any, name: str, *, outside: bool = False) -> float:
         """The column's number for a value; InputError, with the name, if it is not allowed.
 
         If ``outside`` a number may lie between steps or outside of the interval.
         """
+        return validation.real(value, name)
 
     def describe(self) -> dict[str, Any]:
         """What it is made with, JSON-ready."""
-        # Every kind of parameter is a dataclass; this base class is not one.
+        # Other kinds are dataclasses.
         given = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
         return {"kind": type(self).__name__, **given}
 

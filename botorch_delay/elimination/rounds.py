@@ -110,7 +110,7 @@ class RoundRecord:
 
     def describe(self) -> dict[str, Any]:
         """The record as plain values, JSON-ready."""
-        departures = [str(departure) for departure in self.departures]
+        departures = list(map(str, self.departures))
         return asdict(self) | {"trial_ids": list(self.trial_ids), "departures": departures}
 
     @classmethod
