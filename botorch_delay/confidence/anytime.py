@@ -139,7 +139,7 @@ class Ellipsoids:
         answers: to be maximised. Of more than ``MAX_POINTS`` points the most answered ones count:
             any set of answers will do. In single precision their rounding counts as noise.
         noise_std: the scale of the noise.
-        begun: how many groups had begun when the last answer came.
+        begun: how many groups had begun when the last answer came, or more.
         delta: failure probability of all that is said, at all times.
         groups: number of each answer's group, all of them complete; each alone if None.
     """

@@ -448,8 +448,6 @@ def rkhs_bounds(
     both_sides = 2.0 * validation.probability(delta, "delta")
     confidence = RKHSConfidence(norm_bound, noise_std, tight=tight)
     data = Data.single(train_X, train_Y, torch.full_like(train_Y, noise))
-    if not len(X):
-        return X.new_empty(0), X.new_empty(0)
     evidence = Evidence(covar_module, data, 1.0 / math.sqrt(noise), both_sides)
     width = confidence.fixed_design(evidence)
     posterior = Posterior(covar_module, data).at(X, weights=width.needs_weights)

@@ -75,7 +75,6 @@ class BoxDomain(Domain):
                     f"({self.names[dim]}) has {low} and {high}."
                 )
         self.check_logarithms(bounds, "bounds")
-        self.like = bounds
         discrete = self._check_values(discrete_dims, "discrete_dims")
         categories = self._check_values(cat_dims, "cat_dims")
         if both := discrete.keys() & categories.keys():
@@ -87,7 +86,7 @@ class BoxDomain(Domain):
         self.lists = discrete | categories
         named = [(dim, tuple(values)) for dim, values in sorted(self.cat_dims.items())]
         self.encoding = Encoding(self.log_dims, tuple(named))
-        if constraints is not None and not isinstance(constraints, Iterable):
+        if not isinstance(constraints, Iterable | None):
             raise InputTypeError(
                 f"constraints must be a list of (indices, coefficients, rhs), got "
                 f"{type(constraints).__name__}."
@@ -110,9 +109,7 @@ class BoxDomain(Domain):
             )
         checked = {}
         for dim, listed in lists.items():
-            dim = validation.whole(dim, f"each column of {name}", 0)
-            if dim >= self.dim:
-                raise InputError(f"{name} names column {dim}; the last one is {self.dim - 1}.")
+            dim = validation.whole(dim, f"each column of {name}", 0, self.dim - 1)
             if isinstance(listed, str) or not isinstance(listed, Iterable):
                 raise InputTypeError(
                     f"{name}[{dim}] must be a list of numbers, got {type(listed).__name__}."

@@ -17,7 +17,7 @@ from torch import Tensor
 from botorch_delay import validation
 from botorch_delay.domains.columns import Columns
 from botorch_delay.domains.devices import one_thread
-from botorch_delay.domains.parameters import Parameter
+from botorch_delay.domains.parameters import PLAIN
 from botorch_delay.exceptions import InputError, InputTypeError
 
 MOST_ON_ONE_THREAD = 100_000  # points of a finite domain
@@ -73,7 +73,6 @@ class Domain(ABC):
         encoding: how a learned kernel sees points.
     """
 
-    like: Tensor
     count: int | None
     encoding: Encoding
 
@@ -86,13 +85,13 @@ class Domain(ABC):
         log_dims: Any,
     ) -> None:
         validation.warn_single_precision(points, stacklevel=3)
-        self.bounds, self.dim = bounds, bounds.shape[1]
+        self.like, self.bounds, self.dim = points, bounds, bounds.shape[1]
         if isinstance(names, Columns):
             self.columns = names
             self.names = _check_names(tuple(names.varying), self.dim)
         else:
             self.names = _check_names(names, self.dim)
-            self.columns = Columns({name: Parameter() for name in self.names})
+            self.columns = Columns(dict.fromkeys(self.names, PLAIN))
         self.log_dims = self._check_columns(log_dims, "log_dims")
 
     @cached_property
@@ -175,10 +174,8 @@ class Domain(ABC):
             raise InputTypeError(
                 f"{name} must be a list of columns, such as [0], got {type(columns).__name__}."
             )
-        dims = sorted({validation.whole(dim, f"each of {name}", 0) for dim in columns})
-        if dims and dims[-1] >= self.dim:
-            raise InputError(f"{name} must be below {self.dim}, got {dims}.")
-        return tuple(dims)
+        each, last = f"each of {name}", self.dim - 1
+        return tuple(sorted({validation.whole(dim, each, 0, last) for dim in columns}))
 
 
 class PointKeys:
@@ -237,7 +234,7 @@ class FiniteDomain(Domain):
         bounds = torch.stack([points.amin(dim=0), points.amax(dim=0)])
         super().__init__(points, bounds, names=names, log_dims=log_dims)
         self.check_logarithms(points, "points")
-        self.points = self.like = points
+        self.points = points
         self.count: int = len(points)
         self.cat_dims = self._check_columns(cat_dims, "cat_dims")
         if both := set(self.cat_dims).intersection(self.log_dims):

@@ -67,6 +67,9 @@ class Parameter:
         return {"kind": type(self).__name__, **given}
 
 
+PLAIN = Parameter()  # of all columns without another kind: a single one, so that these are equal
+
+
 @dataclass(frozen=True)
 class _Number(Parameter):
     """What Float and Int share: an interval, or values in it, numbered by their places."""

@@ -47,11 +47,9 @@ def close_round(
         data, design = surrogate.data(own), current.design
     else:
         data, others, design = others, None, None
-    stay, cutoff, half_width, departures = active.without(infeasible), None, None, set[Departure]()
-    if stay.is_empty:  # the next ask goes on with every feasible point
-        stay = active
-        multiplier = stay.half_width(surrogate, data, bounds).multiplier
-    elif surrogate.scaled and (len(data.y) or others is not None):
+    stay, departures = active.without(infeasible), set(current.departures)
+    cutoff = half_width = None
+    if not stay.is_empty and surrogate.scaled and (len(data.y) or others is not None):
         found = stay.eliminate(current.number, surrogate, data, bounds, own, others, design)
         stay, multiplier = found.active, found.multiplier
         cutoff = bounds.sign * surrogate.unwarped(found.cutoff)
@@ -60,7 +58,8 @@ def close_round(
             departures.add(Departure.CONTRADICTED)
     else:  # without answers, or while all are equal, nothing can be eliminated
         multiplier = stay.half_width(surrogate, data, bounds).multiplier
-        stay = stay.after(current.number)
+        # With no point left the next ask goes on with every feasible point.
+        stay = active if stay.is_empty else stay.after(current.number)
     size = current.design_size
     record = RoundRecord(
         number=current.number,
@@ -76,14 +75,14 @@ def close_round(
         cutoff=cutoff,
         surrogate=surrogate.describe() if surrogate.learned else None,
         waits=current.waits,
-        departures=tuple(sorted(departures | current.departures)),
+        departures=tuple(sorted(departures)),
         half_width=half_width,
     )
     return record, stay
 
 
-def everything_left(active: ActiveSet, feasibility: Feasibility, number: int) -> ActiveSet:
-    """Every feasible point of the domain, where no active one may be asked; EmptyDomainError."""
+def check_anything_left(active: ActiveSet, feasibility: Feasibility, number: int) -> None:
+    """Log that no active point may be asked; EmptyDomainError if no point of the domain may."""
     left, known = active.restored(feasibility.infeasible(), number), feasibility.known()
     if left.is_empty:
         raise EmptyDomainError(
@@ -98,4 +97,3 @@ def everything_left(active: ActiveSet, feasibility: Feasibility, number: int) ->
         number,
         "has been asked, and evaluations are exact" if known else "is infeasible",
     )
-    return left

@@ -31,7 +31,7 @@ class Feasibility(TrialObserver):
     """The status of each point, a function of its trials alone.
 
     Only trials asked after the last answered one count. Three failures among them make the point
-    infeasible; once one has failed, at most as many run as are left to three. The order in which
+    infeasible, and after the first at most three have failed or are running. The order in which
     answers and failures arrive makes no difference, and a point that crashes now and then stays
     feasible.
 
@@ -60,8 +60,7 @@ class Feasibility(TrialObserver):
     def asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
         key = self.key(trial)
         self._trials[key].append(trial)
-        self._tries[key] = self._tries.get(key, 0) + 1
-        self._tried += 1
+        self._add_tries(key, 1)
 
     def settled(self, trial: Trial) -> None:
         key, answered = self.key(trial), trial.state is TrialState.COMPLETED

@@ -218,7 +218,7 @@ def _read(db: sqlite3.Connection, file: Path) -> dict[str, Any]:
 
 
 def _read_arrays(db: sqlite3.Connection) -> dict[str, Tensor]:
-    return {row[0]: _read_array(*row) for row in db.execute("SELECT * FROM arrays")}
+    return {name: _read_array(*row) for name, *row in db.execute("SELECT * FROM arrays")}
 
 
 def _read_meta(db: sqlite3.Connection) -> dict[str, Any]:
@@ -248,14 +248,9 @@ def _write_array(db: sqlite3.Connection, header: Mapping[str, Any]) -> None:
     db.execute("INSERT INTO arrays VALUES (?, ?, ?, ?)", row)
 
 
-def _read_array(name: str, dtype: str, shape: str, data: bytes) -> Tensor:
-    try:
-        flat = torch.frombuffer(bytearray(memoryview(data)), dtype=_DTYPES[dtype])
-        return flat.reshape(_parsed(shape))
-    except (LookupError, TypeError, ValueError, RuntimeError) as error:
-        raise StorageError(
-            f"The stored array {brief(name)} is malformed: {truncated(error)}"
-        ) from error
+def _read_array(dtype: str, shape: str, data: bytes) -> Tensor:
+    flat = torch.frombuffer(bytearray(memoryview(data)), dtype=_DTYPES[dtype])
+    return flat.reshape(_parsed(shape))
 
 
 def _is_blank(db: sqlite3.Connection) -> bool:
@@ -330,6 +325,6 @@ def _errors(file: Path, verb: str) -> Iterator[None]:
         raise StorageError(
             f"Cannot {verb} {file}, it is damaged or no study: {truncated(error)}."
         ) from error
-    except (ValueError, TypeError, RecursionError, OverflowError, OSError) as error:
+    except (ValueError, TypeError, LookupError, RuntimeError, ArithmeticError, OSError) as error:
         cause = "what it is to hold cannot be stored" if verb == "write" else "it is damaged"
         raise StorageError(f"Cannot {verb} {file}, {cause}: {truncated(error)}.") from error
