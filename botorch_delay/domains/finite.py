@@ -17,7 +17,7 @@ from torch import Tensor
 from botorch_delay import validation
 from botorch_delay.domains.columns import Columns
 from botorch_delay.domains.devices import one_thread
-from botorch_delay.domains.parameters import PLAIN
+from botorch_delay.domains.parameters import Parameter
 from botorch_delay.exceptions import InputError, InputTypeError
 
 MOST_ON_ONE_THREAD = 100_000  # points of a finite domain
@@ -91,7 +91,7 @@ class Domain(ABC):
             self.names = _check_names(tuple(names.varying), self.dim)
         else:
             self.names = _check_names(names, self.dim)
-            self.columns = Columns(dict.fromkeys(self.names, PLAIN))
+            self.columns = Columns(dict.fromkeys(self.names, Parameter()))
         self.log_dims = self._check_columns(log_dims, "log_dims")
 
     @cached_property

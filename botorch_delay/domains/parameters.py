@@ -18,16 +18,19 @@ from botorch_delay.exceptions import InputError, InputTypeError
 MAX_LISTED = 1_000
 
 
+@dataclass(frozen=True)
 class Parameter:
-    """A column of numbers that stand for themselves; the base of other kinds of parameters.
+    """A column of numbers that stand for themselves; the base of other kinds of parameters."""
 
-    Attributes:
-        unit: of its values, for tables and pictures; None for none.
-        log: whether its logarithm is uniform when points are drawn, and what a learned kernel sees.
-    """
+    @property
+    def unit(self) -> str | None:
+        """Of its values, for tables and pictures; None for none."""
+        return None
 
-    unit: str | None = None
-    log: bool = False
+    @property
+    def log(self) -> bool:
+        """Whether its logarithm is drawn uniformly, and is what a learned kernel sees."""
+        return False
 
     @property
     def count(self) -> float:
@@ -62,12 +65,8 @@ class Parameter:
 
     def describe(self) -> dict[str, Any]:
         """What it is made with, JSON-ready."""
-        # Other kinds are dataclasses.
-        given = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
         return {"kind": type(self).__name__, **given}
-
-
-PLAIN = Parameter()  # of all columns without another kind: a single one, so that these are equal
 
 
 @dataclass(frozen=True)

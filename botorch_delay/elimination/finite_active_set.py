@@ -78,12 +78,7 @@ class FiniteActiveSet(ActiveSet):
 
     def contains(self, X: Tensor) -> Tensor:
         """Whether each row of ``X`` (``n x d``) is an active point, exactly: bool ``n``."""
-        X = validation.matrix(X, "X", empty=True)
-        validation.matches(X, "X", self.domain.points)
-        active = torch.zeros(len(self.domain), dtype=torch.bool, device=X.device)
-        active[self.rows] = True
-        rows = self.domain.find(X)
-        return active[rows] & (rows >= 0)
+        return torch.isin(self.domain.find(validation.matrix(X, "X", empty=True)), self.rows)
 
     def __len__(self) -> int:
         return len(self.rows)
