@@ -7,6 +7,7 @@ less than the maximum, which keeps points and never loses one.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -86,18 +87,11 @@ class BoxActiveSet(ActiveSet):
 
     domain: BoxDomain
 
-    def __init__(
-        self,
-        domain: BoxDomain,
-        conditions: tuple[Condition, ...] = (),
-        anchor: Tensor | None = None,
-        seed: int = 0,
-        excluded: Tensor | None = None,
-        keys: PointKeys | None = None,
-    ) -> None:
+    def __init__(self, domain: BoxDomain, seed: int = 0, keys: PointKeys | None = None) -> None:
         super().__init__(domain, PointKeys() if keys is None else keys)
-        self.conditions, self.anchor = conditions, anchor
-        self._excluded = domain.bounds[:0] if excluded is None else excluded
+        self.conditions: tuple[Condition, ...] = ()
+        self.anchor: Tensor | None = None
+        self._excluded = domain.bounds[:0]
         self._seed = seed
         self._pool: SetSample | None = None
 
@@ -153,22 +147,16 @@ class BoxActiveSet(ActiveSet):
 
     def without(self, keys: Sequence[int]) -> BoxActiveSet:
         points = [self.keys.point(key) for key in keys]
-        excluded = self.domain.bounds[:0]
-        if points:
-            excluded = sent(torch.stack(points), excluded)
+        none = self.domain.bounds[:0]
+        excluded = sent(torch.stack(points), none) if points else none
         if torch.equal(excluded, self._excluded):
             return self
-        active = self._with(self.conditions, self.anchor, excluded)
-        active._pool = self._pool
+        active = copy.copy(self)  # with the same pool
+        active._excluded = excluded
         return active
 
-    def _with(
-        self, conditions: tuple[Condition, ...], anchor: Tensor | None, excluded: Tensor
-    ) -> BoxActiveSet:
-        return BoxActiveSet(self.domain, conditions, anchor, self._seed, excluded, self.keys)
-
     def restored(self, infeasible: Sequence[int], number: int) -> BoxActiveSet:
-        return self._with((), None, self.domain.bounds[:0]).without(infeasible)
+        return BoxActiveSet(self.domain, self._seed, self.keys).without(infeasible)
 
     @property
     def inside(self) -> Callable[[Tensor], Tensor] | None:
@@ -240,7 +228,7 @@ class BoxActiveSet(ActiveSet):
         if not math.isfinite(cutoff):
             raise not_finite(number)
         condition.cutoff = cutoff
-        active = self._with((*self.conditions, condition), X[best : best + 1], self._excluded)
+        active = self._cut(condition, X[best : best + 1])
         return Elimination(active, cutoff, condition.width.multiplier)
 
     def half_width(self, surrogate: Surrogate, data: Data, bounds: RoundBounds) -> HalfWidth:
@@ -288,7 +276,13 @@ class BoxActiveSet(ActiveSet):
         data = surrogate.data(answers)
         cutoff = surrogate.warped(bounds.sign * validation.real(record.cutoff, "cutoff"))
         condition = self._condition(record.number, surrogate, data, bounds, cutoff)
-        return self._with((*self.conditions, condition), anchor, self._excluded)
+        return self._cut(condition, anchor)
+
+    def _cut(self, condition: Condition, anchor: Tensor) -> BoxActiveSet:
+        active = copy.copy(self)
+        active.conditions, active.anchor = (*self.conditions, condition), anchor
+        active._pool = None
+        return active
 
     def largest_deviation(self, kernel: Kernel) -> float:
         return largest_deviation(kernel, self.domain.bounds)
@@ -375,4 +369,4 @@ def whole_set(
     if isinstance(domain, FiniteDomain):
         return FiniteActiveSet(domain)
     assert isinstance(domain, BoxDomain)
-    return BoxActiveSet(domain, seed=seed, keys=keys)
+    return BoxActiveSet(domain, seed, keys)
