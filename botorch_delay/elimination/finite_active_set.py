@@ -87,7 +87,8 @@ class FiniteActiveSet(ActiveSet):
         return f"FiniteActiveSet({len(self)} of {len(self.domain)} points)"
 
     def round_that_eliminated(self, X: Tensor) -> Tensor:
-        return self._eliminated[self.domain.find(X)]
+        rows = self.domain.find(X)
+        return self._eliminated[rows].where(rows >= 0, 0)
 
     @property
     def eliminated(self) -> Tensor:

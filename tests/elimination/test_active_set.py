@@ -47,6 +47,13 @@ def test_contains_checks_its_argument():
         active.contains(torch.zeros(1, 2))
 
 
+def test_points_outside_of_a_finite_set_were_never_eliminated():
+    active = FiniteActiveSet(FiniteDomain(scattered(3)), eliminated=torch.tensor([0, 2, 1]))
+    X = torch.cat([active.domain.points, torch.full((1, 2), 9.0).double()])
+    assert active.round_that_eliminated(X).tolist() == [0, 2, 1, 0]
+    assert active.contains(X).tolist() == [True, False, False, False]
+
+
 def test_a_round_of_a_learned_kernel_is_judged_by_few_of_many_answers(monkeypatch):
     monkeypatch.setattr(box_active_set, "MOST_EVIDENCE", 5)
     box = BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double))
