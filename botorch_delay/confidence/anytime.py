@@ -27,7 +27,8 @@ drawn, of sum z sqrt(k) s, has the factor
 ``(1 + 2 u v j / k)^(-1/2) exp(u v z^2 / (1 + 2 u v j / k))``: at least (1 - 2 u)^(1/2) always, and
 ``(1 - 2 u)^(1/2) exp(u z^2)`` once all k are drawn. The sum over u of p_u times these means starts
 at 1, too; so by Ville's inequality it stays below 1 / d at all times with probability 1 - d, and
-with it the sum of z^2 over completed groups at most rho_n. The rest holds on that event.
+with it the sum of z^2 over groups all of whose noises are drawn at most rho_n. The rest holds on
+that event.
 (ii) A sum over some groups is no larger, whichever answers are missing and why. The squared noises
 of a complete group are s^2 z^2, those of their mean, plus, f being the same for all, the scatter of
 its answers: ``||y_S - f_S||^2 <= rho_n s^2 + w``.

@@ -127,7 +127,7 @@ class ActiveSet(ABC):
         return None
 
     @abstractmethod
-    def candidates(self, tried: Tensor | None = None) -> tuple[list[int] | None, Tensor]:
+    def candidates(self, tried: Tensor) -> tuple[list[int] | None, Tensor]:
         """Rows and points to compare; on a box a sample and the points tried, ``n x d``."""
 
     @abstractmethod

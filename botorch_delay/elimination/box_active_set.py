@@ -166,9 +166,8 @@ class BoxActiveSet(ActiveSet):
     def spread(self) -> Tensor | None:
         return self.pool.points if self.conditions else None
 
-    def candidates(self, tried: Tensor | None = None) -> tuple[None, Tensor]:
-        X = self.pool.points
-        return None, X if tried is None else torch.cat([X, tried[self.domain.contains(tried)]])
+    def candidates(self, tried: Tensor) -> tuple[None, Tensor]:
+        return None, torch.cat([self.pool.points, tried[self.domain.contains(tried)]])
 
     def evaluated(self, rows: Iterable[int | None], X: Tensor) -> tuple[None, Tensor]:
         inside = X[self.domain.contains(X)]

@@ -126,7 +126,7 @@ class FiniteActiveSet(ActiveSet):
         eliminated[rows] = 0
         return FiniteActiveSet(self.domain, rows, eliminated)
 
-    def candidates(self, tried: Tensor | None = None) -> tuple[list[int], Tensor]:
+    def candidates(self, tried: Tensor) -> tuple[list[int], Tensor]:
         rows = self.rows if len(self.rows) else (self._eliminated == 0).nonzero().flatten()
         return rows.tolist(), self.domain.points[rows]
 
