@@ -1,7 +1,7 @@
-"""Maximum variance, and upper confidence bounds that count pending points, for BoTorch.
+"""Acquisition functions for BoTorch that count pending points.
 
-Both look at the fantasy posterior: the mean of what has been answered, and the deviation that is
-left once the pending points are answered too. The model is a :class:`DelayedGP`, or any
+They are of the fantasy posterior: its mean is that of the answers, its deviation the one that is
+left once the pending points are answered, too. The model is a :class:`DelayedGP`, or any
 single-output GPyTorch model of BoTorch.
 """
 
@@ -25,14 +25,14 @@ from botorch_delay.gp.delayed_gp import DelayedGP
 
 
 class PointSet(Protocol):
-    """Anything that tells which points belong to it, an ``ActiveSet`` for instance."""
+    """A set of points, such as an ``ActiveSet``."""
 
     def contains(self, X: Tensor) -> Tensor:
         """``n x d`` to a bool tensor ``n``."""
 
 
 class _FantasyAcquisition(AcquisitionFunction):
-    """An acquisition function of the fantasy posterior, at one point at a time."""
+    """An acquisition function of the fantasy posterior, for single points."""
 
     def __init__(self, model: Model, X_pending: Tensor | None) -> None:
         if not isinstance(model, Model):
@@ -104,7 +104,7 @@ class FantasyUpperConfidenceBound(_FantasyAcquisition):
     """The upper confidence bound mu~ + sqrt(beta) sigma, pending points counted in sigma.
 
     BoTorch's ``UpperConfidenceBound`` of the fantasy posterior (GP-BUCB, Desautels 2014). Unlike
-    that class it takes ``X_pending``, so that sequential batches can be had of it.
+    that class it takes ``X_pending``, so it can be used for sequential batches.
 
     Args:
         model: of one output.
@@ -170,7 +170,7 @@ def _fantasy_model(model: Any, X_pending: Tensor | None) -> Any:
             f"X_pending needs a DelayedGP or a single-output GPyTorch model, got "
             f"{type(model).__name__}."
         )
-    # The variance does not depend on the values: any will do, and the mean keeps the mean.
+    # The variance does not depend on the values; those of the mean leave the mean as it is.
     mean = model.posterior(X_pending).mean.detach()
     noise = {}
     if isinstance(model.likelihood, FixedNoiseGaussianLikelihood):

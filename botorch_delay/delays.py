@@ -53,10 +53,10 @@ class DelayLaw:
         )
 
     def upper_bound(self, horizon: int, delta: float) -> float:
-        """The bound ``u_T(delta)`` that all ``horizon`` delays keep, in steps.
+        """``u_T(delta)``: all ``horizon`` delays keep it with probability 1 - delta / 2, in steps.
 
         It is the smallest ``u`` with ``horizon * P(tau > u) <= delta / 2`` (a union bound); the
-        other half of ``delta`` is left for the confidence bounds.
+        other half of ``delta`` is for the confidence bounds.
         """
         horizon = validation.whole(horizon, "horizon", 1)
         delta = validation.probability(delta, "delta")
@@ -147,7 +147,7 @@ class PoissonDelay(DelayLaw):
         return self._least(lambda u: pdtrc(u, self.mean) <= tail)
 
     def _least(self, holds: Callable[[int], bool]) -> float:
-        """The smallest ``u`` for which it holds; beyond the range P is below 1e-324."""
+        """The smallest ``u`` for which it holds; beyond the range tails are below 1e-324."""
         return float(bisect_left(range(int(2.0 * self.mean) + 2_500), True, key=holds))
 
 
@@ -192,15 +192,15 @@ class GeometricDelay(DelayLaw):
 class SubExponentialDelay(DelayLaw):
     """The paper's Assumption 3.3: ``tau - E[tau]`` is sub-exponential with ``(xi, b)``.
 
-    It is a family, not one law: it bounds delays and cannot be sampled.
+    It is a family of laws: it bounds delays and cannot be sampled.
 
     Args:
         mean: the expected delay E[tau], in steps, at least 0.
         xi: the scale xi, in steps, above 0.
         b: the tail parameter b, in steps, above 0.
         paper_min: use the minimum that the paper prints for psi, to reproduce its figures. It is a
-            misprint: inverting the tail ``exp(-min(x^2 / (2 xi^2), x / (2 b)))`` gives the maximum,
-            and with the minimum delays exceed the bound far more often than promised.
+            misprint: inverting the tail ``exp(-min(x^2 / (2 xi^2), x / (2 b)))`` gives the maximum.
+            With the minimum delays exceed the bound far more often than promised.
 
     Example:
         >>> law = SubExponentialDelay(mean=10.0, xi=9.0, b=1.0)
@@ -231,7 +231,7 @@ class SubExponentialDelay(DelayLaw):
 
 
 def check_delays(delays: Tensor, n: int) -> Tensor:
-    """Delays of a user as an int64 tensor ``n``; InputError unless all are whole, at least 0."""
+    """``delays`` as an int64 tensor ``n``; InputError unless all are whole and at least 0."""
     if not isinstance(delays, Tensor):
         raise InputTypeError(f"delays must be a tensor of numbers, got {type(delays).__name__}.")
     if delays.shape != (n,):

@@ -15,10 +15,7 @@ class BotorchDelayError(Exception):
 
 
 class InputError(BotorchDelayError, InputDataError, ValueError):
-    """An argument has the right type and a value that cannot be used.
-
-    Every public call and class says so of its arguments: what was expected, what came, what to do.
-    """
+    """An argument has the right type and a value that cannot be used."""
 
 
 class InputTypeError(InputError, TypeError):
@@ -34,7 +31,7 @@ class HorizonError(BotorchDelayError, RuntimeError):
 
 
 class NoAnswerError(BotorchDelayError, RuntimeError):
-    """A result was asked for that needs at least one answer."""
+    """The call needs at least one answer, and there is none yet."""
 
 
 class EmptyDomainError(BotorchDelayError, RuntimeError):
@@ -58,7 +55,7 @@ class StorageError(BotorchDelayError, ValueError):
 
 
 class NumericsError(BotorchDelayError, ArithmeticError):
-    """A matrix that has to be positive definite is not, by more than rounding."""
+    """A matrix that must be positive definite is not, by more than rounding."""
 
 
 class MissingExtraError(BotorchDelayError, ImportError):
@@ -74,11 +71,11 @@ class RepeatedResultWarning(BotorchWarning, UserWarning):
 
 
 class OutlierWarning(BotorchWarning, UserWarning):
-    """An answer lies far from all others, and may be a slip; it was taken all the same."""
+    """An answer lies far from all others and may be a mistake; it was accepted."""
 
 
 class FitWarning(BotorchWarning, RuntimeWarning):
-    """Hyperparameters could not be fitted; the last good ones stay in force."""
+    """Hyperparameters could not be fitted; the last good ones are kept."""
 
 
 class FewerTrialsWarning(BotorchWarning, RuntimeWarning):
@@ -86,4 +83,4 @@ class FewerTrialsWarning(BotorchWarning, RuntimeWarning):
 
 
 class OutsideWarning(BotorchWarning, UserWarning):
-    """A result was attached at settings that cannot be asked."""
+    """A result was attached at a point outside of the domain."""

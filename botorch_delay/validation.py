@@ -1,4 +1,4 @@
-"""Checks of arguments at the public entries: what was expected, what came, what to do."""
+"""Checks of arguments; errors say what was expected, what came, and what to do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from botorch_delay.exceptions import InputError, InputTypeError, MissingExtraError
 
-# What to install for a module that is optional, as in pyproject.toml.
+# Optional modules and what to install for them, as in pyproject.toml.
 REQUIREMENTS = {
     "ax": "ax-platform>=1.3.1,<1.4",
     "cocoex": "coco-experiment>=2.8",
@@ -34,10 +34,7 @@ REQUIREMENTS = {
 
 
 def whole(value: Any, name: str, minimum: int, maximum: int = 2**53) -> int:
-    """``value`` as an int between two ends; bools and 3.5 are refused.
-
-    Up to 2^53 whole numbers are exact in double precision.
-    """
+    """``value`` as an int between two ends; bools and 3.5 are refused."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     try:
@@ -223,11 +220,11 @@ def warn_single_precision(value: Tensor, stacklevel: int) -> None:
 
 
 def installed(module: str, need: str) -> None:
-    """Raise :func:`missing` unless an optional module is installed."""
+    """Raise MissingExtraError unless an optional module is installed."""
     if find_spec(module) is None:
         raise missing(module, need)
 
 
 def missing(module: str, need: str) -> MissingExtraError:
-    """The error of an optional module that is not there: what needs it, and what to install."""
+    """The error of an optional module that is not installed: what needs it, and how to get it."""
     return MissingExtraError(f"{need}: pip install '{REQUIREMENTS[module]}'.")

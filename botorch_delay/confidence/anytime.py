@@ -1,17 +1,18 @@
-"""Bounds from all answers, whatever made their points, and whichever of them are still missing.
+"""Bounds from all answers, however their points were chosen and whichever are still missing.
 
-Assume ``||f||_k <= C``, and noises e that are sub-Gaussian of scale s given all that came before
-them, their own points included: ``E[exp(l e) | before] <= exp(l^2 s^2 / 2)`` for every number l.
-Whether and when an answer is told may depend on its own noise as well; its point may not. Let asks
-of the same point be put in groups, each of a size that is settled at its first ask; answers are a
-complete group when they are as many. For a failure probability d let rho_n be the number with
+*Assumptions.* ``||f||_k <= C``, and each noise e is sub-Gaussian of scale s given all that came
+before it, its own point included: ``E[exp(l e) | before] <= exp(l^2 s^2 / 2)`` for every number l.
+Whether and when an answer is told may depend on its own noise; its point may not. Asks of the same
+point are put in groups whose sizes are fixed at their first asks; a group is complete when all of
+it has been answered. For a failure probability d let rho_n be the number with
 
     sum over u of p_u (1 - 2 u)^(n/2) exp(u rho_n) = 1 / d
 
 for weights p_u, of sum 1, of 24 numbers u between 0.01 and 0.45: about ``n + 2 sqrt(n log(2 / d)) +
-2 log(2 / d)`` where n is tens to hundreds, 1.03 n at 30,000 and 1.01 n in the limit. Then with
-probability ``1 - d``, at all times, for the number n of groups begun by then, all sets S of answers
-that are complete groups of these by then, all ridges a > 0 and all points x at once,
+2 log(2 / d)`` where n is tens to hundreds, 1.03 n at 30,000 and 1.01 n in the limit.
+
+*Claim.* With probability ``1 - d``, at all times, for the number n of groups begun by then, all
+sets S of answers that are complete groups of these, all ridges a > 0 and all points x at once,
 
     |f(x) - mu(x)| <= b sigma(x),      b^2 = C^2 + (rho_n s^2 + w) / a - y' (K_S + a I)^-1 y,
 
@@ -21,37 +22,37 @@ their squared distances from the means of their groups.
 *Proof.* (i) Let each group have a normal g of mean 0 and variance v = 1 / (1 - 2 u), independent of
 all else. With k the planned size of its group a noise e has, given all before it and g,
 ``E exp(sqrt(2 u / k) g e / s - u g^2 / k) <= 1``. So the product over all noises is a
-supermartingale, as is its mean over the g, which starts at 1. In that mean a group of which j
-noises, of sum z sqrt(k) s, are drawn has the factor
+supermartingale, as is its mean over the g, which starts at 1. In that mean a group with j noises
+drawn, of sum z sqrt(k) s, has the factor
 ``(1 + 2 u v j / k)^(-1/2) exp(u v z^2 / (1 + 2 u v j / k))``: at least (1 - 2 u)^(1/2) always, and
-``(1 - 2 u)^(1/2) exp(u z^2)`` if all k are. The sum over u of p_u times these means starts at 1,
-too; so by Ville's inequality it stays below 1 / d at all times, with probability 1 - d, and with it
-the sum of z^2 over groups whose noises are drawn at most rho_n. All that follows is about that
-event. (ii) A sum over some groups is no larger, whichever answers are missing and why; and the
-squared noises of a complete group are s^2 z^2, those of their mean, and, f being the same for all
-of them, what their answers scatter: ``||y_S - f_S||^2 <= rho_n s^2 + w``.
+``(1 - 2 u)^(1/2) exp(u z^2)`` once all k are drawn. The sum over u of p_u times these means starts
+at 1, too; so by Ville's inequality it stays below 1 / d at all times with probability 1 - d, and
+with it the sum of z^2 over groups all of whose noises are drawn at most rho_n. The rest holds on
+that event.
+(ii) A sum over some groups is no larger, whichever answers are missing and why. The squared noises
+of a complete group are s^2 z^2, those of their mean, plus, f being the same for all, the scatter of
+its answers: ``||y_S - f_S||^2 <= rho_n s^2 + w``.
 (iii) ``||f||^2 + ||y_S - f_S||^2 / a`` is quadratic in f, with the least value
 y'(K_S + a I)^-1 y at mu: so ``||f - mu||_V <= b`` where ``||g||_V^2 = ||g||_k^2 + ||g_S||^2 / a``.
 (iv) sigma^2(x, x') is the reproducing kernel of that norm: ``|g(x)| <= ||g||_V sigma(x)``. QED
 
-Two ways to group share d. *Each ask alone*: n is the number m of asks, w is 0 and S any set of
-answers. *Groups of 1, 1, 2, 4, 8, ... asks of a point*: n is the sum of 1 + ceil(log2(m_i)) over
-points asked m_i times, while what is missing costs the rest of its group. Without groups what the
-noise may add to b^2 grows like sqrt(m) where one point is asked again and again.
+*Groups.* Two ways to group share d. With each ask alone n is the number m of asks, w is 0 and S any
+set of answers. With groups of 1, 1, 2, 4, 8, ... asks of a point n is the sum of
+1 + ceil(log2(m_i)) over points asked m_i times, but a missing answer costs the rest of its group.
+Without groups the noise may add a term like sqrt(m) to b^2 where one point is asked repeatedly.
 
-"Before" is meant in the order of the asks: each noise is sub-Gaussian given those of all earlier
-asks, as independent noises are in any order. Where noises are so only in the order in which they
-are drawn, which answers that come out of order need not respect, the same holds for n the number of
-groups that had been begun when the last answer of S came: by then no noise of any other group had
-been drawn, those of S had, and rho_n grows with n. That n is used everywhere.
+*Order.* "Before" means the order of the asks, as holds for independent noises in any order. Where
+noises are sub-Gaussian only in the order in which they are drawn, the claim holds for n the number
+of groups begun when the last answer of S came: by then those of S had been drawn and none of a
+later group, and rho_n grows with n. That n is used everywhere.
 
 b falls as the norm is explained, and a ridge far above s^2 takes away most of what the noise costs
 while sigma hardly changes where little is known: 2.7 instead of 12 after 100 answers on the paper's
-problem, where the self-normalised bound has 30. Points, rounds and times cost no union.
+problem, where the self-normalised bound has 30. Points, rounds and times cost no union bound.
 
 Where b^2 would be negative no function of norm C explains the answers: on the same event
 ``C^2 >= y' (K_S + a I)^-1 y - (rho_n s^2 + w) / a`` for every ridge and every set, which
-``Ellipsoids.norm_at_least`` makes the most of.
+``Ellipsoids.norm_at_least`` maximises.
 """
 
 from __future__ import annotations
@@ -71,31 +72,27 @@ from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
 from botorch_delay.gp.posterior import Data
 from botorch_delay.history.answers import Answers
 
-# The numbers u of the proof and the logarithms of their weights, most of which are where u is best
+# The numbers u of the proof and the logarithms of their weights, which favour those that are best
 # for tens to hundreds of groups.
 _RATES = np.geomspace(0.01, 0.45, 24)
 _LOG_WEIGHTS = -0.5 * (np.log(_RATES / 0.12) / 0.9) ** 2
 _LOG_WEIGHTS -= np.logaddexp.reduce(_LOG_WEIGHTS)
-# The deviations of the noise that serve as ridges, in units of its scale: the first is best for
-# points that were asked often, the second everywhere else.
+# Roots of the ridges in units of the noise's scale: the first is best for points that were asked
+# often, the second elsewhere.
 KEPT_RIDGES = (1.0, 10.0)
-# Those of the upper bound that a rule plays, chosen on draws with seeds from 1000 on.
+# The same for the upper bound that a rule plays, chosen on draws with seeds from 1000 on,
 PLAYED_RIDGES = (2.5, 12.0)
-# The same where one eigendecomposition serves all of them.
+# and where one eigendecomposition serves all ridges, of at most so many distinct points.
 RIDGES = tuple(2.0**power for power in range(-2, 8))
-# Of answers at how many distinct points that is made at most.
 MAX_POINTS = 1000
-# A ridge is at least this share of the largest prior variance, whatever the noise: any ridge is
-# valid, and what is lost is less than what rounding would take.
+# A ridge is at least this share of the largest prior variance: any ridge is valid, and less is lost
+# than rounding would take.
 SMALLEST_RIDGE = 1e-6
 
 
 @lru_cache(maxsize=1024)
 def noise_energy(groups: int, delta: float) -> float:
-    """rho_n, with probability ``1 - delta`` a bound on n squared noises for all n at once.
-
-    In units of the squared scale of the noise; of groups of asks, or of n asks each on its own.
-    """
+    """rho_n for n groups of asks, in units of the squared scale of the noise."""
     heights = _LOG_WEIGHTS + 0.5 * groups * np.log1p(-2.0 * _RATES)
     target = -math.log(delta)
     # Newton's method from above: the left hand side's logarithm is convex and increasing.
@@ -111,14 +108,14 @@ def noise_energy(groups: int, delta: float) -> float:
 
 
 def group_count(asks: int) -> int:
-    """How many groups of 1, 1, 2, 4, 8, ... so many asks of a point, 1 or more, have begun."""
+    """How many groups of 1, 1, 2, 4, 8, ... have begun after so many asks of a point, 1 or more."""
     return 1 + (asks - 1).bit_length()
 
 
 def doubling_groups(points: Tensor) -> tuple[Tensor, Tensor]:
-    """The groups of asks in their order, and the sizes planned for these, both ``n``.
+    """The group of each ask and its planned size, both ``n``.
 
-    ``points`` has a number for each ask, the same where points are equal: a LongTensor ``n``.
+    ``points`` numbers the point of each ask, in their order: a LongTensor ``n``.
     """
     order = points.argsort(stable=True)
     _, counts = torch.unique_consecutive(points[order], return_counts=True)
@@ -138,14 +135,14 @@ class Ellipsoids:
     and ``t = Q' R y`` the mean is ``z(x)' t / (v + a)``, the covariance
     ``k(x, x') - z(x)' z(x') / (v + a)``. O(m^3) once, O(m) for a point and a ridge.
 
-    Answers are to be maximised, all of noise of scale ``noise_std`` or less. Of those at more than
-    ``MAX_POINTS`` points the most answered ones count: any set of answers will do. They are whole
-    complete groups, numbered by ``groups`` (a LongTensor, one for each); None for each on its own.
-    ``begun`` is how many groups (asks, then) there were, at least up to the last one answered, and
-    ``delta`` the failure probability of all that is said, at all times.
-
-    Values come in the precision of the domain: in single precision their rounding counts as noise,
-    far below any scale of noise that such values can show.
+    Args:
+        covar_module: the kernel.
+        answers: to be maximised. Of more than ``MAX_POINTS`` points the most answered ones count:
+            any set of answers will do. In single precision their rounding counts as noise.
+        noise_std: the scale of the noise.
+        begun: how many groups had begun when the last answer came, or more.
+        delta: failure probability of all that is said, at all times.
+        groups: number of each answer's group, all of them complete; each alone if None.
     """
 
     @torch.no_grad()
@@ -160,8 +157,6 @@ class Ellipsoids:
     ) -> None:
         rows = _most_answered(answers)
         answers = answers.at(rows)
-        # On the CPU, where answers are: an eigenvalue problem of a few hundred points, and sums for
-        # several ridges.
         group, X, y = answers.group, answers.X.double(), answers.y.double()
         self._kernel = copy.deepcopy(covar_module).double().cpu()
         data = Data.averaged(X, y, torch.ones_like(y), group)
@@ -181,14 +176,14 @@ class Ellipsoids:
         self._noise_std, self._largest = noise_std, float(K.diagonal().max()) if len(K) else 0.0
 
     def _ridges(self) -> list[float]:
-        """As noise variances; none where a scale is too small for its square to be a number."""
+        """As variances; none where the square of the scale underflows."""
         smallest = SMALLEST_RIDGE * self._largest
         variances = [max((ridge * self._noise_std) ** 2, smallest) for ridge in RIDGES]
         return [ridge for ridge in dict.fromkeys(variances) if ridge > 0.0]
 
     def _called_for(self, ridge: float) -> float:
         """C^2 less b^2, rounded down."""
-        # An eigenvalue may be too small by the error, for which the sum would be too large.
+        # An eigenvalue that is too small by the error would make the sum too large.
         terms = self._weights.square() / (self._values + self._error + ridge)
         explained = terms.sum().item()
         slack = 16.0 * self._error / ridge * explained
@@ -197,7 +192,7 @@ class Ellipsoids:
 
     @property
     def norm_at_least(self) -> float:
-        """The least RKHS norm of a function with such answers; 0 where any will do."""
+        """A lower bound on the RKHS norm of f, with probability 1 - delta."""
         found = max([0.0, *map(self._called_for, self._ridges())])
         return math.sqrt(min(found, sys.float_info.max))
 
@@ -246,8 +241,8 @@ class Ellipsoids:
                 continue
             scale = 1.0 / (self._values + ridge)
             scaled, weights = z * scale, scale * self._weights
-            # What rounding may have done: to first order the error of the decomposition between
-            # the two vectors that a moment is made of.
+            # Rounding: to first order the error of the decomposition between the two vectors that
+            # a moment is made of.
             length = scaled.square().sum(dim=1)
             variance = (prior - (z * scaled).sum(dim=1)).clamp_min(0.0)
             variance = variance + 4.0 * self._error * length + 64.0 * self._eps * size
@@ -279,9 +274,8 @@ def _scatter(y: Tensor, groups: Tensor) -> float:
 class Ellipsoid:
     """Bounds on f, to be maximised, at fixed candidates, ``N x d``, that only ever get tighter.
 
-    With probability ``1 - delta`` all hold at all times. All is computed in double precision.
-    Whether the answers contradict ``norm_bound`` and ``noise_std``, ``refuted``, is a bool tensor,
-    for nothing here waits for a device.
+    With probability ``1 - delta`` all hold at all times. ``refuted``, whether the answers
+    contradict ``norm_bound`` and ``noise_std``, is a bool tensor, not to wait for a device.
     """
 
     def __init__(
@@ -307,7 +301,7 @@ class Ellipsoid:
         self._squares = 0.0  # of answers around the mean at their point
 
     def tell(self, row: int, y: float, asks: int) -> None:
-        """Take in an answer at a candidate, to be maximised, told after so many asks."""
+        """Take in an answer at candidate ``row``, told after so many asks."""
         count, mean = self._means.get(row, (0, 0.0))
         count, step = count + 1, y - mean
         mean += step / count
@@ -330,7 +324,6 @@ class Ellipsoid:
         deviation = (posterior.variance + 64.0 * eps * self._largest).sqrt()
         half = square.sqrt() * deviation + solved * posterior.mean.abs().max()
         upper, lower = posterior.mean + half, posterior.mean - half
-        # They say nothing where rounding made one of them, or the square, no number.
         counts = (upper - lower).isfinite().all() & square.isfinite() & (square >= 0.0)
         self.upper = torch.where(counts, torch.minimum(self.upper, upper), self.upper)
         self.lower = torch.where(counts, torch.maximum(self.lower, lower), self.lower)

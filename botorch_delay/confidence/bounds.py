@@ -1,10 +1,9 @@
 """Confidence bounds: how far f can be from the posterior mean, and with what probability.
 
-Half of a run's failure probability is for the delays and half for the bounds (Theorem 1), of which
-each of R rounds has the same share, ``delta / (2 R)`` (``RoundRule.share``; other shares where no
-number of rounds is known, half of it where bounds from all answers have the other half). What
-``delta`` means here is said once, at :class:`Evidence`: the probability with which any of the
-bounds made at once may fail, on either side.
+Half of a run's failure probability is for the delays and half for the bounds (Theorem 1), shared
+equally by R rounds (``RoundRule.share``), and halved once more where bounds from all answers have
+the other half. Here ``delta`` is the probability with which any of the bounds made at once may
+fail, on either side.
 """
 
 from __future__ import annotations
@@ -34,16 +33,14 @@ class Evidence:
     """What bounds are made from, and where they have to hold.
 
     Attributes:
-        kernel: in units in which the values are divided by ``scale``.
+        kernel: of the values divided by ``scale``.
         data: the answers, in units of the values.
         inverse_noise_std: the largest root of ``spread / noise_var`` over the points with answers;
             1 / lambda if all answers have one noise variance.
         delta: probability with which any of the bounds may fail, on either side.
-        points: at how many points of a finite set the bounds hold at once; 1 on a box, where a
-            union over points needs a net.
+        points: at how many points of a finite set the bounds hold at once; 1 on a box.
         box: ``2 x d``, where bounds hold at every point of a box; else None.
-        counts: of each column of the box that takes values of a list, by its number, how many
-            these are.
+        counts: how many values each column of the box with a list of values has, by its number.
         scale: one unit of the kernel in units of the values.
     """
 
@@ -97,7 +94,7 @@ class HalfWidth:
         slack: what is added, in units of the values.
         parts: another half-width that holds on the same event: the smaller one counts.
         rounded_up: whether what rounding may have taken is added.
-        words: what the bounds are, for those who read a recommendation.
+        words: what the bounds are, as recommendations say it.
     """
 
     multiplier: float
@@ -112,11 +109,11 @@ class HalfWidth:
 
     @property
     def needs_weights(self) -> bool:
-        """Whether the posterior has to have the norms of its weights."""
+        """Whether the moments must have the norms of the weights."""
         return self.parts is not None
 
     def at(self, posterior: Moments) -> Tensor:
-        """The half-width at each point of the evidence's posterior, ``n``, in units of values."""
+        """The half-width at each point of the moments, ``n``, in units of the values."""
         if not self.rounded_up:
             return self.multiplier * posterior.deviation + self.slack
         deviation = posterior.deviation_at_most
@@ -127,13 +124,13 @@ class HalfWidth:
         return width + posterior.mean_rounding
 
     def interval(self, posterior: Moments) -> tuple[Tensor, Tensor]:
-        """Lower and upper bounds at each point of the evidence's posterior, ``n`` each."""
+        """Lower and upper bounds at each point of the moments, ``n`` each."""
         half = self.at(posterior)
         return posterior.mean - half, posterior.mean + half
 
 
 class Constants(NamedTuple):
-    """What bounds in a reproducing kernel's space take f and the noise to be.
+    """What bounds assume of f and the noise.
 
     Attributes:
         norm_bound: C_k, a bound on the RKHS norm of f, in units of the values.
@@ -155,9 +152,9 @@ class Confidence(ABC):
 
     @property
     def constants(self) -> Constants | None:
-        """What the bounds rest on, held against the answers; None if it is something else.
+        """What the bounds rest on, which the answers may refute; None if it is something else.
 
-        :class:`WithinBudget` makes bounds from all answers of them.
+        :class:`WithinBudget` makes its own bounds from all answers with them.
         """
         return None
 
@@ -183,15 +180,14 @@ class Confidence(ABC):
     def adaptive(self, evidence: Evidence) -> HalfWidth:
         """Bounds from points that may depend on earlier noise, at all points and times at once.
 
-        Over which points is not said in ``evidence``, so no union over them can be taken here.
-        Recommendations have intervals of these: where no proved bound does without a union, make a
-        heuristic one that says so in ``words``.
+        ``evidence`` does not say over which points, so a union bound is not possible. These are
+        the intervals of recommendations: a heuristic one has to say so in ``words``.
         """
 
     def missing_on_box(self, covar_module: Kernel) -> str | None:
-        """Why Theorem 2's regret bound does not follow from these bounds on a box; None if it does.
+        """Why Theorem 2's regret bound does not follow on a box, a phrase; None if it does.
 
-        A phrase without a full stop. None asserts ``holds_on_box``.
+        None needs ``holds_on_box``.
         """
         return f"{type(self).__name__} does not say that its bounds hold at every point of a box"
 
@@ -230,7 +226,7 @@ class FixedBeta(Confidence):
         return f"FixedBeta({self.beta:g})"
 
 
-# Where nothing else is said: those of the paper's experiments and of Algorithm 1.
+# The defaults are those of the paper's experiments and of Algorithm 1.
 DEFAULT_CONFIDENCE = FixedBeta(6.0)
 DEFAULT_DELTA = 0.1
 
@@ -354,7 +350,6 @@ class RKHSConfidence(Confidence):
         * The weights, in units of the noise, are ``(I + F F')^-1 F k_x``, whose singular values
           s / (1 + s^2) are at most 1 / 2: ``noise_norm`` is rho / 2-Lipschitz. Hence
           L = C_k + sigma rho tail / 2 where bias and noise are apart.
-
         """
         kernel, data, box = evidence.covar_module, evidence.data, evidence.box
         assert box is not None
@@ -369,11 +364,10 @@ class RKHSConfidence(Confidence):
     def _net(self, evidence: Evidence, box: Tensor, top: float, smallest: float) -> Net:
         """The net whose radius makes bounds narrow.
 
-        The radius is chosen from the points and noise variances alone, for if it depended on
-        answers the net would: it minimises
-        ``(C_k + sigma rho tail) s + (3 C_k + sigma rho tail) eps`` over powers of sqrt(2), with s
-        the smallest posterior deviation at the answered points. ``top`` is the largest root of
-        ``k(x, x)``.
+        The net must not depend on the values of answers. Its radius minimises
+        ``(C_k + sigma rho tail) s + (3 C_k + sigma rho tail) eps`` over ``top``, the largest root
+        of ``k(x, x)``, times powers of sqrt(2), with s the ``smallest`` posterior deviation at the
+        answered points.
         """
 
         def cost(net: Net) -> float:
@@ -454,8 +448,6 @@ def rkhs_bounds(
     both_sides = 2.0 * validation.probability(delta, "delta")
     confidence = RKHSConfidence(norm_bound, noise_std, tight=tight)
     data = Data.single(train_X, train_Y, torch.full_like(train_Y, noise))
-    if not len(X):
-        return X.new_empty(0), X.new_empty(0)
     evidence = Evidence(covar_module, data, 1.0 / math.sqrt(noise), both_sides)
     width = confidence.fixed_design(evidence)
     posterior = Posterior(covar_module, data).at(X, weights=width.needs_weights)

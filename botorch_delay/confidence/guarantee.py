@@ -13,17 +13,15 @@ class BudgetTerms:
     """
 
     factor: float  # F
-    # B, what BPE-Delay's own regret bound is for its plan on the whole set, no wait in it
-    plan: float
+    plan: float  # B, BPE-Delay's own regret bound for its plan on the whole set, without waits
     bound: float  # ``max(F B, B')``, where B' is B with the bounds' smaller share of delta
-    # W, the bills of asks while a round waited, or of points again, as priced when asked
-    waits_cost: float
-    excess: float  # E, what rounds on the active set have come to beyond the plan
+    waits_cost: float  # W, the prices of asks made while a round waited, or of points again
+    excess: float  # E, by how much rounds on the active set have exceeded the plan
     trivial: float  # D T, what any asks can cost at most
 
     @property
     def vacuous_from(self) -> float:
-        """D T / B: from this factor on any asks whatever keep the bound."""
+        """D T / B: from this factor on the bound says nothing."""
         return self.trivial / self.plan
 
 
@@ -31,8 +29,7 @@ class BudgetTerms:
 class Guarantee:
     """What is claimed for a configuration and its run so far.
 
-    Once a claim has ended it stays so, whatever comes later, in the optimizer and in what is saved
-    of it from then on.
+    A claim that has ended stays so, also in what is saved from then on.
 
     Attributes:
         holds: whether a regret bound is claimed, with probability 1 - delta: ``factor`` times that
@@ -45,7 +42,7 @@ class Guarantee:
             design points, or of design points again. They come on top of Theorem 1's bound.
         waits_cost: what these can have cost at most, in units of the values; None where no valid
             bounds say so.
-        norm_at_least: the largest RKHS norm that the answers have called for since one was last
+        norm_at_least: the largest RKHS norm that the answers have required since one was last
             corrected, with probability 1 - delta, in units of the values; None without valid
             bounds.
         budget: the terms of a regret budget, where there is one.

@@ -16,7 +16,7 @@ def information_gain(covar_module: Kernel, X: Tensor, noise_var: float) -> float
 
     Args:
         covar_module: the kernel.
-        X: ``n x d`` points; a point that is evaluated twice stands in it twice.
+        X: ``n x d`` points, repeated as often as they are evaluated.
         noise_var: lambda^2, above 0.
     """
     return 0.5 * torch.log1p(_checked_spectrum(covar_module, X, noise_var)).sum().item()
@@ -44,8 +44,7 @@ def spectrum(covar_module: Kernel, data: Data) -> Tensor:
         return data.y.double().cpu()
     weight = data.noise_var.rsqrt()
     K = covariance(covar_module, data.X, data.X)
-    # In single precision rounding could take more nats than the small eigenvalues have.
-    # On the CPU, where what is made of them is decided: a device would be waited for twice.
+    # In single precision rounding could outweigh the small eigenvalues.
     scaled = (weight.unsqueeze(-1) * K * weight).double().cpu()
     return torch.linalg.eigvalsh(scaled).clamp_min(0.0)
 

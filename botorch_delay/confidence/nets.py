@@ -25,11 +25,10 @@ from torch import Tensor
 
 from botorch_delay.exceptions import NotSupportedError
 
-# Distances are raised by this much, so that rounding never makes one too small.
+# Distances are raised by this much, so that rounding makes none too small.
 _UPWARDS = 1.0 + 1e-12
 
-# How many cells of a box are looked at before the bound is taken as it is.
-MAX_CELLS = 200_000
+MAX_CELLS = 200_000  # of a box, before a bound is taken as it is
 
 # Scales are searched between 2^_FINEST and 1, to a relative precision of 2^_FINEST / 2^_STEPS.
 _FINEST = -200.0
@@ -40,8 +39,8 @@ _STEPS = 40
 class Net:
     """A finite set that has a point near every point of a box."""
 
-    eps: float  # no point of the box is farther than this from the net, in the kernel's distance
-    log_size: float  # natural logarithm of its number of points, which may exceed any float
+    eps: float  # the largest distance of a point of the box from the net, in the kernel's distance
+    log_size: float  # natural logarithm of its number of points, which may overflow
 
 
 def largest_deviation(covar_module: Kernel, bounds: Tensor) -> float:
@@ -97,11 +96,11 @@ def largest_on_box(
     bounds: Tensor,
     tolerance: float,
 ) -> float:
-    """An upper bound on the supremum over a box of any g that is bounded from the points of a net.
+    """An upper bound on the supremum over a box of a function g.
 
-    That is ``g(x) <= value(z) + slope d_k(x, z)`` for all x and z of the box: value need be
-    neither g nor Lipschitz itself. Cells are halved, those first that may hold the largest values:
-    a centre's value plus ``slope`` times the distance of the farthest corner bounds g in its cell.
+    It has ``g(x) <= value(z) + slope d_k(x, z)`` for all x and z of the box; value need be neither
+    g nor Lipschitz itself. Cells that may hold larger values are halved: a centre's value plus
+    ``slope`` times the distance of the farthest corner bounds g in its cell.
 
     The bound may be above the largest value at a centre by ``tolerance``, a share of it, and by
     more where that would take more than ``MAX_CELLS`` cells. Kernels are those of :func:`nets`,
@@ -140,7 +139,7 @@ def _largest(fits: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
 
 
 def _plain(value: Tensor) -> Tensor:
-    """In double on the CPU: these are few numbers, and their rounding must not matter."""
+    """In double on the CPU: few numbers, whose rounding must not matter."""
     return value.detach().to(device="cpu", dtype=torch.double)
 
 

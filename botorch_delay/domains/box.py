@@ -32,9 +32,9 @@ class BoxDomain(Domain):
         constraints: known linear constraints in BoTorch's ``inequality_constraints`` form, each
             ``(indices, coefficients, rhs)`` for ``sum coefficients * x[indices] >= rhs``.
         feasible: tells which points may be asked, ``n x d`` to a bool tensor ``n``.
-        names: of the columns; x0, x1, ... if None. A :class:`Space` passes what they stand for.
-        log_dims: columns whose logarithm is uniform when points are drawn, and is what a
-            learned kernel sees; with positive bounds.
+        names: of the columns; x0, x1, ... if None. A :class:`Space` passes its :class:`Columns`.
+        log_dims: columns with positive bounds whose logarithm is uniform when points are drawn,
+            and is what a learned kernel sees.
 
     Attributes:
         lists: columns that take a list of values, discrete or categories, each increasing.
@@ -75,7 +75,6 @@ class BoxDomain(Domain):
                     f"({self.names[dim]}) has {low} and {high}."
                 )
         self.check_logarithms(bounds, "bounds")
-        self.like = bounds
         discrete = self._check_values(discrete_dims, "discrete_dims")
         categories = self._check_values(cat_dims, "cat_dims")
         if both := discrete.keys() & categories.keys():
@@ -87,7 +86,7 @@ class BoxDomain(Domain):
         self.lists = discrete | categories
         named = [(dim, tuple(values)) for dim, values in sorted(self.cat_dims.items())]
         self.encoding = Encoding(self.log_dims, tuple(named))
-        if constraints is not None and not isinstance(constraints, Iterable):
+        if not isinstance(constraints, Iterable | None):
             raise InputTypeError(
                 f"constraints must be a list of (indices, coefficients, rhs), got "
                 f"{type(constraints).__name__}."
@@ -110,9 +109,7 @@ class BoxDomain(Domain):
             )
         checked = {}
         for dim, listed in lists.items():
-            dim = validation.whole(dim, f"each column of {name}", 0)
-            if dim >= self.dim:
-                raise InputError(f"{name} names column {dim}; the last one is {self.dim - 1}.")
+            dim = validation.whole(dim, f"each column of {name}", 0, self.dim - 1)
             if isinstance(listed, str) or not isinstance(listed, Iterable):
                 raise InputTypeError(
                     f"{name}[{dim}] must be a list of numbers, got {type(listed).__name__}."
@@ -165,10 +162,10 @@ class BoxDomain(Domain):
             raise InputError("The constraints leave nothing of the box; relax one of them.")
 
     def slack(self, X: Tensor) -> Tensor:
-        """By how much points satisfy what is asked of them beside bounds and lists, ``n``.
+        """By how much points, ``n x d``, satisfy the constraints and ``feasible``: ``n``.
 
-        The smallest of the linear constraints' slacks, each in units of what it can vary by
-        over the box; ``-inf`` where the user's own test says no; ``inf`` without either.
+        The smallest slack of the linear constraints, each in units of its range over the box;
+        ``-inf`` where ``feasible`` says no; ``inf`` without either.
         """
         result = X.new_full(X.shape[:1], torch.inf)
         width = self.bounds[1] - self.bounds[0]
@@ -191,17 +188,16 @@ class BoxDomain(Domain):
         return passes.to(X.device, torch.bool)
 
     def from_unit(self, U: Tensor) -> Tensor:
-        """Points of the unit cube (``n x d``, in [0, 1]) carried over to bounds and lists.
+        """Points of the unit cube (``n x d``) mapped to bounds and lists.
 
         Uniform points become uniform: in the logarithm for columns of ``log_dims``, over the
-        values where there is a list of them. Where there are both, each value has the share of
-        the logarithm that is nearest to it.
+        values of a list. With both, each value gets the part of the logarithm nearest to it.
         """
         low, high = Encoding(self.log_dims)(self.bounds)
         X = low + U * (high - low)
         for dim in self.log_dims:
             X[:, dim].exp_()
-        X = X.clamp(*self.bounds)  # rounding must not leave the box, and the ends are what they are
+        X = X.clamp(*self.bounds)  # against rounding; the ends of the cube are the ends of the box
         X = X.where(U > 0.0, self.bounds[0]).where(U < 1.0, self.bounds[1])
         for dim, values in self.lists.items():
             if dim in self.log_dims:
@@ -212,10 +208,7 @@ class BoxDomain(Domain):
         return X
 
     def to_unit(self, X: Tensor) -> Tensor:
-        """Points of the box (``n x d``) carried over to the unit cube, by their bounds alone.
-
-        The inverse of :meth:`from_unit` in columns without a list of values.
-        """
+        """The inverse of :meth:`from_unit` in columns without a list: ``n x d``."""
         logs = Encoding(self.log_dims)
         low, high = logs(self.bounds)
         return (logs(X) - low) / (high - low)
@@ -225,7 +218,7 @@ class BoxDomain(Domain):
         return self.holds(X)
 
     def holds(self, X: Tensor) -> Tensor:
-        """As :meth:`contains`, of points that need no check."""
+        """:meth:`contains` without checks of dtype and device."""
         low, high = self.bounds
         inside = torch.minimum(X - low, high - X).amin(dim=1) >= 0.0
         for dim, values in self.lists.items():
@@ -247,10 +240,7 @@ class BoxDomain(Domain):
 
     @cached_property
     def _feasible_probes(self) -> list[bool]:
-        """The user's test of feasibility at some points, by which it is recognised.
-
-        Cached: it may take long, and every change of a study that is saved describes the box.
-        """
+        """Results of ``feasible`` at some points, to recognise it; it may be slow."""
         unit = SobolEngine(self.dim, scramble=True, seed=0).draw(_PROBES, dtype=torch.double)
         return self._passes(self.from_unit(unit.to(self.bounds))).tolist()
 
@@ -259,7 +249,7 @@ class BoxDomain(Domain):
 
 
 def points_of_grid(domain: Domain, side: int) -> Tensor:
-    """What a box allows of the middles of ``side`` cells a column, ``n x d``; all of a set."""
+    """The feasible centres of a grid on a box, ``side`` a column, ``n x d``; all of a set."""
     if not isinstance(domain, BoxDomain):
         return domain.like
     steps = (torch.arange(side, dtype=torch.double) + 0.5) / side
@@ -269,9 +259,9 @@ def points_of_grid(domain: Domain, side: int) -> Tensor:
 
 
 def _log_edges(values: Tensor) -> Tensor:
-    """Where the shares of increasing values on a logarithmic scale meet, in the unit interval.
+    """Ends of the cells of increasing values on a logarithmic scale, in the unit interval.
 
-    The shares at the ends reach as far outward as inward, so that a geometric list is uniform.
+    Cells at the ends reach as far outward as inward, so that a geometric list is uniform.
     """
     logs = values.log()
     if len(logs) == 1:

@@ -1,4 +1,4 @@
-"""The columns of a domain as named parameters: all that translates between points and values."""
+"""The columns of a domain as named parameters: the translation between points and values."""
 
 from __future__ import annotations
 
@@ -12,37 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from botorch_delay import validation
 from botorch_delay.domains.parameters import Choice, Float, Int, Parameter, text_of
 from botorch_delay.exceptions import InputError, InputTypeError
 
 _KINDS: dict[str, type[Parameter]] = {kind.__name__: kind for kind in (Float, Int, Choice)}
-
-
-@dataclass(frozen=True)
-class Plain(Parameter):
-    """A column of a domain that was made from tensors: its numbers are the values."""
-
-    unit: None = None
-    log: bool = False
-
-    @property
-    def count(self) -> float:
-        return math.inf
-
-    @property
-    def column(self) -> None:
-        """What the column allows is the domain's to say."""
-
-    @property
-    def summary(self) -> str:
-        return "a number"
-
-    def decode(self, number: float) -> float:
-        return number
-
-    def encode(self, value: Any, name: str, *, outside: bool = False) -> float:
-        return validation.real(value, name)
 
 
 @dataclass(frozen=True)
@@ -53,11 +26,6 @@ class Columns:
     """
 
     parameters: Mapping[str, Parameter]
-
-    @classmethod
-    def plain(cls, names: Iterable[str]) -> Columns:
-        """Columns that have names and stand for their own numbers."""
-        return cls({name: Plain() for name in names})
 
     @classmethod
     def build(cls, records: Iterable[Mapping[str, Any]]) -> Columns:
@@ -80,12 +48,12 @@ class Columns:
 
     @cached_property
     def named(self) -> bool:
-        """Whether a space made them, so that values may be other than the column's numbers."""
-        return not any(isinstance(p, Plain) for p in self.parameters.values())
+        """Whether they come from a space, so that values may differ from the numbers."""
+        return not any(type(p) is Parameter for p in self.parameters.values())
 
     @cached_property
     def units(self) -> dict[str, str]:
-        """The units of those parameters that have one."""
+        """The units by name, of parameters that have one."""
         return {name: p.unit for name, p in self.parameters.items() if p.unit is not None}
 
     def params(self, x: Tensor) -> dict[str, Any]:
@@ -93,7 +61,7 @@ class Columns:
         return self.table(x.unsqueeze(0))[0]
 
     def table(self, X: Tensor) -> list[dict[str, Any]]:
-        """The same for each of several points, ``n x d``."""
+        """The same for each point, ``n x d``."""
         own = dict(zip(self.varying, X.T.tolist(), strict=True))
         values = {}
         for name, p in self.parameters.items():
@@ -105,7 +73,7 @@ class Columns:
         return [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
 
     def words(self, params: Mapping[str, Any]) -> str:
-        """The values of all parameters as people read them: ``heat = 25 °C, dose = 0.1``."""
+        """Values of all parameters as text: ``heat = 25 °C, dose = 0.1``."""
         texts = []
         for name, value in params.items():
             rough = isinstance(value, float) and math.isinf(self.parameters[name].count)
@@ -135,10 +103,7 @@ class Columns:
         return [found[name] for name in self.varying]
 
     def rounded(self, X: Tensor) -> Tensor:
-        """Points as their values are: rounded in continuous columns of parameters with steps.
-
-        Slopes are those of ``X``.
-        """
+        """Points rounded in continuous columns of parameters with steps; slopes are unchanged."""
         for dim, p in self._rounded:
             values = X.new_tensor([p.decode(number) for number in X[:, dim].tolist()])
             X = X.clone()

@@ -1,7 +1,7 @@
-"""From the CPU, where random numbers are drawn, to a device without waiting; threads of the CPU.
+"""Copies to a device that do not wait, random numbers, and threads of the CPU.
 
 Memory that is not pinned is copied to the driver before a call returns, so that the original may
-change at once. The other way this does not hold: a copy from a device to the CPU waits.
+change at once. A copy from a device to the CPU always waits.
 """
 
 from __future__ import annotations
@@ -34,17 +34,14 @@ def sent_rows(rows: Sequence[int], like: Tensor) -> Tensor:
 
 
 def generator_for(seed: int, number: int) -> torch.Generator:
-    """A generator for one ask, the same for a seed and an ask, whatever came before."""
+    """A generator for one ask, which depends on the seed and the number alone."""
     mixed = (seed * 0x9E3779B97F4A7C15 + number * 0xBF58476D1CE4E5B9 + 1) % 2**63
     return torch.Generator().manual_seed(mixed)
 
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Seeds the global generators of the CPU and of a device, and restores them at the end.
-
-    For libraries that draw from them. Other devices' generators are left alone.
-    """
+    """Seeds the global generators of the CPU and a device, and restores them at the end."""
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices):
         torch.default_generator.manual_seed(seed)
@@ -55,22 +52,17 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
 
 
 def one_thread() -> AbstractContextManager[object]:
-    """While it is held torch computes on one thread of the CPU where this thread calls it.
+    """Limits torch to one thread of the CPU, in calls from this thread.
 
-    Threads wait for each other at each of the many small operations of an ask. Where workers
-    compute on the same cores, such waits are what nearly all the time of an ask would go to. Other
-    threads are left alone.
+    An ask has many small operations, at each of which threads wait for each other; where workers
+    compute on the same cores, that would take most of the time.
     """
     return _libraries("openmp").limit(limits=1)
 
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """While it is held SciPy computes on one thread, in the whole process.
-
-    One thread at a time holds it: of two, the one that lets go last would restore what the other
-    had set.
-    """
+    """Limits SciPy to one thread in the whole process; held by one thread at a time."""
     with _BLAS, _libraries("blas").limit(limits=1):
         yield
 

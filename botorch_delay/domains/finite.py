@@ -1,4 +1,4 @@
-"""Where points may be asked. Dtype and device of everything come from the domain's tensors."""
+"""Domains, and finite sets. Dtype and device of everything come from the domain's tensors."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from torch import Tensor
 from botorch_delay import validation
 from botorch_delay.domains.columns import Columns
 from botorch_delay.domains.devices import one_thread
+from botorch_delay.domains.parameters import Parameter
 from botorch_delay.exceptions import InputError, InputTypeError
 
 MOST_ON_ONE_THREAD = 100_000  # points of a finite domain
@@ -24,15 +25,10 @@ MOST_ON_ONE_THREAD = 100_000  # points of a finite domain
 
 @dataclass(frozen=True)
 class Encoding:
-    """How a learned kernel sees points: logarithms, and one column per category.
-
-    One column for each category, 1 where it is the point's own and 0 elsewhere, puts all
-    categories at the same distance: no order is imposed.
-    """
+    """How a learned kernel sees points: logarithms, and one-hot columns for categories."""
 
     log_dims: tuple[int, ...] = ()  # columns replaced by their logarithm
-    # columns that name categories, and the values there
-    categories: tuple[tuple[int, tuple[float, ...]], ...] = ()
+    categories: tuple[tuple[int, tuple[float, ...]], ...] = ()  # columns, with their values
 
     def __call__(self, X: Tensor) -> Tensor:
         """Encoded points, ``n x d`` to ``n x e``: the plain columns, then the categories."""
@@ -59,15 +55,15 @@ class Encoding:
 
 @lru_cache(maxsize=128)
 def _on_device(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The values as a tensor, made once: to copy them to a device waits for it."""
+    """The values as a tensor, made once: the copy to a device waits for it."""
     return torch.tensor(values, dtype=dtype, device=device)
 
 
 class Domain(ABC):
-    """Where points may be asked; the base of sets and boxes. Nothing in it is to be written to.
+    """Where points may be asked; the base of sets and boxes. Read-only.
 
     Attributes:
-        columns: what its columns stand for: parameters, where a :class:`Space` made it.
+        columns: what its columns stand for: parameters, if a :class:`Space` made it.
         names: names of the columns.
         log_dims: columns whose logarithm is what a learned kernel sees, increasing.
         bounds: the bounding box, ``2 x d``: lower ends, upper ends.
@@ -77,7 +73,6 @@ class Domain(ABC):
         encoding: how a learned kernel sees points.
     """
 
-    like: Tensor
     count: int | None
     encoding: Encoding
 
@@ -90,13 +85,13 @@ class Domain(ABC):
         log_dims: Any,
     ) -> None:
         validation.warn_single_precision(points, stacklevel=3)
-        self.bounds, self.dim = bounds, bounds.shape[1]
+        self.like, self.bounds, self.dim = points, bounds, bounds.shape[1]
         if isinstance(names, Columns):
             self.columns = names
             self.names = _check_names(tuple(names.varying), self.dim)
         else:
             self.names = _check_names(names, self.dim)
-            self.columns = Columns.plain(self.names)
+            self.columns = Columns(dict.fromkeys(self.names, Parameter()))
         self.log_dims = self._check_columns(log_dims, "log_dims")
 
     @cached_property
@@ -105,12 +100,12 @@ class Domain(ABC):
         return self.like.cpu()
 
     def threads(self) -> AbstractContextManager[object]:
-        """While it is held, as many threads of the CPU compute as an ask here pays for: one."""
+        """Limits the threads of the CPU to as many as speed up an ask here: one."""
         return one_thread()
 
     @cached_property
     def is_discrete(self) -> bool:
-        """Whether it has finitely many points: a finite set, or lists in all columns of a box."""
+        """Whether all columns have finitely many values."""
         return all(self.allowed(column) is not None for column in range(self.dim))
 
     @abstractmethod
@@ -122,10 +117,7 @@ class Domain(ABC):
         """The numbers that points have in a column, increasing; None for all between its ends."""
 
     def find(self, X: Tensor) -> Tensor:
-        """The row of each point of ``X`` among the domain's points, -1 where there is none.
-
-        Points are compared exactly: ``n x d`` to a LongTensor ``n``.
-        """
+        """The row of each point (``n x d``) in a finite set, exactly; -1 for none: ``n``."""
         return torch.full((X.shape[0],), -1, dtype=torch.long, device=X.device)
 
     def params(self, x: Tensor) -> dict[str, Any]:
@@ -137,7 +129,7 @@ class Domain(ABC):
         return self.columns.params(x)
 
     def words(self, x: Tensor) -> str:
-        """The same as people read it: ``heat = 25 °C, dose = 0.1``."""
+        """The same as text: ``heat = 25 °C, dose = 0.1``."""
         return self.columns.words(self.params(x))
 
     def table(self, X: Tensor) -> list[dict[str, Any]]:
@@ -150,8 +142,8 @@ class Domain(ABC):
 
         Args:
             params: a value for every name.
-            outside: whether numbers may lie outside of their intervals or between their steps, as
-                those of results obtained elsewhere may; then the point can be outside the domain.
+            outside: whether numbers may lie outside of their intervals or between their steps, so
+                that the point may be outside the domain.
         """
         return self.like.new_tensor(self.columns.numbers(params, outside=outside))
 
@@ -161,7 +153,7 @@ class Domain(ABC):
         return plain | ({"space": self.columns.describe()} if self.columns.named else {})
 
     def fingerprint(self) -> str:
-        """A digest of all that defines it, by which a stored state knows its domain."""
+        """A digest of all that defines it."""
         like = self.like.cpu()
         head = [type(self).__name__, str(like.dtype), list(like.shape), self.describe()]
         return hashlib.sha256(
@@ -182,21 +174,19 @@ class Domain(ABC):
             raise InputTypeError(
                 f"{name} must be a list of columns, such as [0], got {type(columns).__name__}."
             )
-        dims = sorted({validation.whole(dim, f"each of {name}", 0) for dim in columns})
-        if dims and dims[-1] >= self.dim:
-            raise InputError(f"{name} must be below {self.dim}, got {dims}.")
-        return tuple(dims)
+        each, last = f"each of {name}", self.dim - 1
+        return tuple(sorted({validation.whole(dim, each, 0, last) for dim in columns}))
 
 
 class PointKeys:
-    """Whole numbers for points: rows of a finite domain, and -1, -2, ... as others are met."""
+    """Whole numbers for points: rows of a finite set, and -1, -2, ... for others as they come."""
 
     def __init__(self) -> None:
         self.points: list[Tensor] = []  # those of keys -1, -2, ..., on the CPU
         self._keys: dict[bytes, int] = {}
 
     def of(self, x: Tensor) -> int:
-        """The key of a point without a row (``d``), a new one if it is met for the first time."""
+        """The key of a point without a row (``d``), a new one for a new point."""
         here = x.detach().cpu()
         name = here.numpy().tobytes()
         if name not in self._keys:
@@ -215,7 +205,7 @@ class FiniteDomain(Domain):
     Args:
         points: ``N x d``, distinct finite rows, floating; double is recommended.
         names: of the columns, for tables and plots; x0, x1, ... if None. A :class:`Space` passes
-            what they stand for.
+            its :class:`Columns`.
         log_dims: columns whose logarithm is what a learned kernel sees; all positive. A given
             kernel always sees the points as they are.
         cat_dims: columns whose numbers only name categories; a learned kernel puts all of them
@@ -244,7 +234,7 @@ class FiniteDomain(Domain):
         bounds = torch.stack([points.amin(dim=0), points.amax(dim=0)])
         super().__init__(points, bounds, names=names, log_dims=log_dims)
         self.check_logarithms(points, "points")
-        self.points = self.like = points
+        self.points = points
         self.count: int = len(points)
         self.cat_dims = self._check_columns(cat_dims, "cat_dims")
         if both := set(self.cat_dims).intersection(self.log_dims):
@@ -256,7 +246,7 @@ class FiniteDomain(Domain):
         return self.count
 
     def threads(self) -> AbstractContextManager[object]:
-        """One for up to a hundred thousand points; for more, as many as torch was told."""
+        """One for up to a hundred thousand points; no limit for more."""
         return one_thread() if len(self) <= MOST_ON_ONE_THREAD else nullcontext()
 
     def contains(self, X: Tensor) -> Tensor:

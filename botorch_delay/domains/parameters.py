@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import numbers
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from functools import cached_property
@@ -19,54 +18,60 @@ from botorch_delay.exceptions import InputError, InputTypeError
 MAX_LISTED = 1_000
 
 
-class Parameter(ABC):
-    """What a column of numbers stands for.
-
-    Attributes:
-        unit: of its values, for tables and pictures; None for none.
-        log: whether its logarithm is uniform when points are drawn, and what a learned kernel sees.
-    """
-
-    unit: str | None
-    log: bool
+@dataclass(frozen=True)
+class Parameter:
+    """A column of numbers that stand for themselves; the base of other kinds of parameters."""
 
     @property
-    @abstractmethod
+    def unit(self) -> str | None:
+        """Of its values, for tables and pictures; None for none."""
+        return None
+
+    @property
+    def log(self) -> bool:
+        """Whether its logarithm is drawn uniformly, and is what a learned kernel sees."""
+        return False
+
+    @property
     def count(self) -> float:
-        """How many values it has, ``inf`` where any number between two ends is one."""
+        """How many values it has, ``inf`` for an interval without steps."""
+        return math.inf
 
     @property
-    @abstractmethod
     def column(self) -> list[float] | None:
         """The column's numbers, one for each value; None where the column is continuous."""
+        return None
+
+    def listed(self) -> list[float]:
+        """The numbers of all values, if they are finitely many, whatever the column is."""
+        assert self.column is not None
+        return self.column
 
     @property
-    @abstractmethod
     def summary(self) -> str:
         """The allowed values in words."""
+        return "a number"
 
-    @abstractmethod
     def decode(self, number: float) -> Any:
-        """The value for a column's number; a number that stands for no value as it is."""
+        """The value for a column's number; the number itself if it stands for none."""
+        return number
 
-    @abstractmethod
     def encode(self, value: Any, name: str, *, outside: bool = False) -> float:
-        """The column's number for a value; InputError if it is not allowed.
+        """The column's number for a value; InputError, with the name, if it is not allowed.
 
-        If ``outside`` a number may lie off the grid or outside of the interval. Messages say the
-        name.
+        If ``outside`` a number may lie between steps or outside of the interval.
         """
+        return validation.real(value, name)
 
     def describe(self) -> dict[str, Any]:
         """What it is made with, JSON-ready."""
-        # Every kind of parameter is a dataclass; this base class is not one.
-        given = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
         return {"kind": type(self).__name__, **given}
 
 
 @dataclass(frozen=True)
 class _Number(Parameter):
-    """What floats and whole numbers have in common: values at whole places, if not everywhere."""
+    """What Float and Int share: an interval, or values in it, numbered by their places."""
 
     low: float
     high: float
@@ -106,7 +111,6 @@ class _Number(Parameter):
         return None if self.count > MAX_LISTED else self.listed()
 
     def listed(self) -> list[float]:
-        """The numbers of all its values, of which there is an end."""
         first, last = self._places
         return [float(self._at(place)) for place in range(int(first), int(last) + 1)]
 
@@ -115,7 +119,7 @@ class _Number(Parameter):
         """The ends of a continuous column."""
         if self.step is None:
             return self.low, self.high
-        # Half a step more at each end: rounding then gives every value the same share.
+        # Half a step more at each end, so that rounding gives every value the same share.
         low, high = self.low - self.step / 2, self._at(int(self._places[1])) + self.step / 2
         return (self.low if self.log and low <= 0 else low), high
 
@@ -224,7 +228,7 @@ class Float(_Number):
         return self._place(self.low), self._place(self.high)
 
     def _place(self, number: float) -> int:
-        """Numbers of this many digits in their order: 0 is 1.0, before it comes 0.99."""
+        """Numbers of ``round`` digits in their order: place 0 is 1.0, the one before 0.99."""
         if self.round is None:
             return super()._place(number)
         digits, exponent = f"{number:.{self.round - 1}e}".split("e")
@@ -278,8 +282,8 @@ class Choice(Parameter):
     """One of several values: strings, numbers, bools; equal ones count once.
 
     Args:
-        values: what there is to choose from. A study with other values than strings, numbers,
-            bools and None, or lists of them, cannot be saved.
+        values: the values. A study can be saved if they are strings, numbers, bools and None, or
+            lists of them.
         ordered: whether neighbours in the list are alike. Ordered numbers are modelled as they
             are, other ordered values by their places; without order all are equally far apart.
         log: whether ordered numbers, above 0, are drawn and modelled by their logarithms.
@@ -321,19 +325,15 @@ class Choice(Parameter):
     def count(self) -> int:
         return len(self.values)
 
-    @property
-    def column(self) -> list[float]:
-        return self._column
-
     @cached_property
-    def _column(self) -> list[float]:
+    def column(self) -> list[float]:
         if self._numeric:
             return [float(value) for value in self.values]
         return [float(place) for place in range(len(self.values))]
 
     @cached_property
     def _value_of(self) -> dict[float, Any]:
-        return dict(zip(self._column, self.values, strict=True))
+        return dict(zip(self.column, self.values, strict=True))
 
     @cached_property
     def _numeric(self) -> bool:
@@ -347,14 +347,14 @@ class Choice(Parameter):
     def decode(self, number: float) -> Any:
         if number in self._value_of:
             return self._value_of[number]
-        nearest = self._value_of[min(self._column, key=lambda own: abs(own - number))]
+        nearest = self._value_of[min(self.column, key=lambda own: abs(own - number))]
         is_other = self._numeric and not math.isclose(number, nearest, rel_tol=1e-9)
         return number if is_other else nearest
 
     def encode(self, value: Any, name: str, *, outside: bool = False) -> float:
         # First the value itself, then what equals it in another type, such as NumPy's.
         for is_alike in (_is_same, _is_equal):
-            for own, number in zip(self.values, self._column, strict=True):
+            for own, number in zip(self.values, self.column, strict=True):
                 if is_alike(value, own):
                     return number
         if outside and self._numeric:
@@ -366,15 +366,15 @@ class Choice(Parameter):
 
 
 def text_of(value: Any) -> str:
-    """A value as tables show it and as the command line and CSV files take it."""
+    """A value as tables show it, and as the command line and CSV files accept it."""
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:.12g}" if isinstance(value, float) else str(value)
 
 
 def value_of(text: str) -> Any:
-    """What a cell of a CSV file or an argument of the command line stands for."""
-    for kind in (int, float) if "_" not in text else ():  # people do not write numbers as 1_5
+    """The value of a cell of a CSV file, or of an argument of the command line."""
+    for kind in (int, float) if "_" not in text else ():  # 1_5 is no number to people
         try:
             return kind(text)
         except ValueError:
@@ -392,7 +392,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _key(value: Any) -> Any:
-    """The same for values that are the same choice."""
+    """A key that equals that of the same choice; True and 1 are not the same, nor are 1 and 1.0."""
     try:
         hash(value)
     except TypeError:
@@ -401,10 +401,9 @@ def _key(value: Any) -> Any:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Whether two values are the same choice; True and 1 are not, nor are 1 and 1.0."""
-    return one is other or (type(one) is type(other) and bool(one == other))
+    return bool(_key(one) == _key(other))
 
 
 def _is_equal(one: Any, other: Any) -> bool:
-    """Whether two values are equal, if of different types."""
+    """Whether two values are equal, if perhaps of different types; True and 1 are not."""
     return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)

@@ -29,18 +29,16 @@ Constraint = tuple[Mapping[str, float], float]
 class Space:
     """Named parameters; every optimizer takes a space where it takes a domain.
 
-    Points are tensors inside, and what people set outside: ``trial.params`` and
-    ``recommend().params`` are dicts of the user's own values, and ``attach`` takes one. This makes
-    a box; :meth:`grid` makes the set of all combinations, :meth:`arms` a set from a table. Tensors
-    are in double precision, on PyTorch's default device. A parameter that has only one value takes
-    no column.
+    Inside points are tensors; ``trial.params`` and ``recommend().params`` are dicts of the user's
+    own values, and ``attach`` takes one. This makes a box; :meth:`grid` makes the set of all
+    combinations, :meth:`arms` a set from a table. Tensors are in double precision, on PyTorch's
+    default device. A parameter with a single value takes no column.
 
     Args:
-        parameters: by name, in order; for names that are not identifiers, or ``constraints`` and
-            ``feasible``.
+        parameters: by name, in order, for names that cannot be keywords.
         constraints: known linear constraints, each a factor for every name that takes part and
             a right-hand side, for ``sum factors[name] * value >= rhs``.
-        feasible: tells whether parameters, a dict of values by name, may be asked; it is passed to
+        feasible: tells whether parameters, a dict of values by name, may be asked; to be passed to
             :func:`botorch_delay.load` again.
         named: further parameters.
 
@@ -102,7 +100,7 @@ class Space:
             )
         box = space.domain
         assert isinstance(box, BoxDomain)
-        axes = [_values(parameter, box.like) for parameter in box.columns.varying.values()]
+        axes = [box.like.new_tensor(p.listed()) for p in box.columns.varying.values()]
         points = torch.cartesian_prod(*axes).reshape(count, box.dim)
         space.domain = _set(points[box.contains(points)], box.columns)
         return space
@@ -120,8 +118,8 @@ class Space:
         Args:
             table: a list of dicts, all with the same names; a ``pandas.DataFrame``; or the path of
                 a CSV file with a header of names.
-            parameters: what columns are whose kind is not to be taken from the table: there columns
-                of numbers are numbers between their ends, all others unordered choices.
+            parameters: of columns whose kind the table does not tell: by default columns of
+                numbers are numbers between their ends, all others unordered choices.
             named: further ones, as in ``dose=Float(0.1, 10, log=True, unit="mg/ml")``.
 
         Example:
@@ -235,15 +233,6 @@ def _is_unordered(parameter: Parameter | None) -> bool:
     return isinstance(parameter, Choice) and not parameter.ordered
 
 
-def _values(parameter: Parameter, like: Tensor) -> Tensor:
-    """All numbers of a column, of a parameter with steps, in order."""
-    values = parameter.column
-    if values is None:
-        assert isinstance(parameter, Float | Int)
-        values = parameter.listed()
-    return like.new_tensor(values)
-
-
 def _linear(
     varying: Mapping[str, Parameter], constraint: Constraint
 ) -> tuple[Tensor, Tensor, float]:
@@ -318,7 +307,7 @@ def _read_csv(file: Path) -> list[dict[str, Any]]:
 
 
 def _kind(name: str, rows: Sequence[Mapping[str, Any]]) -> Parameter:
-    """What a column of a table is: whole numbers, numbers, or an unordered choice."""
+    """The parameter of a table's column: whole numbers, numbers, or an unordered choice."""
     values = [row[name] for row in rows]
     try:
         if any(isinstance(v, bool) or not isinstance(v, numbers.Real) for v in values):

@@ -1,4 +1,4 @@
-"""Text and tables in files, as people and spreadsheets write them."""
+"""Text and CSV files written by people and spreadsheets."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def read_text(file: Path) -> str:
 
 
 def read_rows(file: Path) -> Iterator[tuple[int, list[str]]]:
-    """The rows of a CSV file that are not empty, as stripped cells, each with its line's number.
+    """Line numbers and stripped cells of the rows of a CSV file that are not empty.
 
-    Cells stand between commas, semicolons or tabs, whichever the first line has most of. Where it
-    is not commas, a number may have a decimal comma. :class:`InputError` if it is not a table.
+    The separator is the comma, semicolon or tab, whichever the first line has most of; without
+    commas numbers may have a decimal comma. :class:`InputError` if it is not a table.
     """
     text = read_text(file)
     separator = max(",;\t", key=text.partition("\n")[0].count)
@@ -43,7 +43,7 @@ def read_rows(file: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def as_number(text: str) -> float | None:
-    """The number in a text; None if there is none. ``1_5`` is a slip, and none."""
+    """The number in a text; None if there is none, as in ``1_5``."""
     try:
         return None if "_" in text else float(text)
     except ValueError:

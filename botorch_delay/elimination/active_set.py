@@ -1,9 +1,7 @@
 """Active sets: the points that can still be the maximiser.
 
-What differs between a finite set and a box is hidden here. An active set is never changed: closing
-a round makes another one, so that a round is judged in full before anything moves.
-
-Points go by their keys, see :class:`botorch_delay.domains.finite.PointKeys`.
+Finite sets and boxes have the same interface. Active sets are immutable: closing a round makes
+another one. Points are known by their keys, see :class:`botorch_delay.domains.finite.PointKeys`.
 """
 
 from __future__ import annotations
@@ -45,9 +43,7 @@ class Elimination:
     active: ActiveSet  # what survives
     cutoff: float  # the largest lower bound, in units of the values, to be maximised
     multiplier: float  # the factor on sigma in the bounds
-    # The largest one over what may be asked; None on a box, and where bounds contradict each
-    # other.
-    half_width: float | None = None
+    half_width: float | None = None  # the largest one; None on a box, and where contradicted
     contradicted: bool = False  # whether no upper bound reaches the cut-off
 
 
@@ -68,8 +64,8 @@ class ActiveSet(ABC):
     """The points that may still be the maximiser, on a finite set or a box.
 
     Attributes:
-        domain: of which it is a part.
-        keys: of points, shared by the active sets of a box's run.
+        domain: the whole domain.
+        keys: of points of a box, shared by the active sets of a run.
         rows: the active rows of a finite set, a LongTensor, increasing; None on a box.
     """
 
@@ -84,25 +80,22 @@ class ActiveSet(ABC):
 
     @abstractmethod
     def round_that_eliminated(self, X: Tensor) -> Tensor:
-        """For each point (``n x d``) the round that took it out, 0 for none: ``n``."""
+        """For each point (``n x d``) the round that eliminated it, 0 for none: ``n``."""
 
     @property
     @abstractmethod
     def size(self) -> float:
-        """How many points, or which share of the box."""
+        """The number of points, or the share of the box."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing may be asked."""
         return not self.size
 
     def key_of(self, x: Tensor) -> int:
-        """The key of a point of the domain, ``d``."""
         row = int(self.domain.find(x.unsqueeze(0)))
         return row if row >= 0 else self.keys.of(x)
 
     def suggestion(self, key: int, number: int, slot: int) -> Suggestion:
-        """The point with a key, to be asked in round ``number`` for a slot."""
         if key >= 0:
             return Suggestion(index=key, round=number, slot=slot)
         return Suggestion(index=None, round=number, slot=slot, x=self.keys.point(key))
@@ -113,33 +106,33 @@ class ActiveSet(ABC):
 
     @abstractmethod
     def without(self, keys: Sequence[int]) -> ActiveSet:
-        """The same set but for the points with some keys, which cannot be asked."""
+        """The same set without the points with some keys."""
 
     def after(self, number: int) -> ActiveSet:
-        """What a round leaves that eliminates nothing: points that cannot be asked are out."""
+        """The same set after round ``number``, which eliminated nothing but infeasible points."""
         return self
 
     @abstractmethod
     def restored(self, infeasible: Sequence[int], number: int) -> ActiveSet:
-        """Every point of the domain that is feasible, for a round none of whose points are."""
+        """All feasible points of the domain, where no active point is feasible any more."""
 
     @property
     def inside(self) -> Callable[[Tensor], Tensor] | None:
-        """On a box that rounds have cut, whether points are active: ``n x d`` to bool ``n``."""
+        """Whether points are active, ``n x d`` to bool ``n``; None unless rounds have cut a box."""
         return None
 
     @property
     def spread(self) -> Tensor | None:
-        """Points spread over what rounds have left of a box, ``n x d``; None where all is left."""
+        """Points spread over the active set, ``n x d``; None unless rounds have cut a box."""
         return None
 
     @abstractmethod
-    def candidates(self, tried: Tensor | None = None) -> tuple[list[int] | None, Tensor]:
-        """Rows and points to compare; on a box a sample, and what was tried, ``n x d``."""
+    def candidates(self, tried: Tensor) -> tuple[list[int] | None, Tensor]:
+        """Rows and points to compare; on a box a sample and the points tried, ``n x d``."""
 
     @abstractmethod
     def evaluated(self, rows: Iterable[int | None], X: Tensor) -> tuple[list[int] | None, Tensor]:
-        """Rows and points to recommend, of those that were evaluated (``n x d``), or of all."""
+        """Rows and points that may be recommended: those evaluated (``n x d``), else all."""
 
     @abstractmethod
     def design(
@@ -151,10 +144,9 @@ class ActiveSet(ABC):
         """
 
     def check(self, surrogate: Surrogate | None, bounds: RoundBounds) -> None:
-        """Find out before the first ask what would stop a round from being judged.
+        """Raise before the first ask what would stop a round from closing.
 
-        That is a kernel that allows no such bounds on a box, or a box of which nothing may be
-        asked.
+        That is a kernel without such bounds on a box, or a box with nothing feasible.
         """
         if surrogate is not None:
             nothing = surrogate.data(Answers.of(self.domain, 1.0, []))
@@ -162,7 +154,7 @@ class ActiveSet(ABC):
 
     @abstractmethod
     def half_width(self, surrogate: Surrogate, data: Data, bounds: RoundBounds) -> HalfWidth:
-        """How wide the bounds of a round are, from its answers in units of the surrogate."""
+        """How wide a round's bounds are, from its answers in units of the surrogate."""
 
     @abstractmethod
     def eliminate(
@@ -175,17 +167,25 @@ class ActiveSet(ABC):
         others: Data | None = None,
         design: Design | None = None,
     ) -> Elimination:
-        """What survives a round, whose answers are ``data``, and in full ``own``.
+        """What survives a round.
 
-        A search on a box begins where these are. ``others`` are all answers there are, asked with
-        earlier values in view, whose own bounds count as well, with as much of delta. ``design``
-        is the round's, where the answers are of design points. :class:`NumericsError` if a bound
-        is not finite.
+        Args:
+            number: of the round.
+            surrogate: that the round is judged with.
+            data: the round's answers, in units of the surrogate.
+            bounds: how wide its bounds are.
+            own: the same answers as they came; a search on a box begins at their points.
+            others: all answers, whose points depend on earlier values: bounds from them, with
+                their own share of delta, count as well.
+            design: the round's, if the answers are of design points.
+
+        Raises:
+            NumericsError: if a bound is not finite.
         """
 
     @abstractmethod
     def difference_from(self, before: ActiveSet) -> list[Any]:
-        """How it differs from the set when a round opened, beside its record, JSON-ready."""
+        """What a round changed, beside its record, JSON-ready: see :meth:`after_record`."""
 
     @abstractmethod
     def after_record(
@@ -194,10 +194,9 @@ class ActiveSet(ABC):
         left: Any,
         judged: Callable[[], tuple[Surrogate, Answers, RoundBounds]],
     ) -> ActiveSet:
-        """What a round left of this set; no bounds are computed before they are needed.
+        """This set after a stored round, whose bounds are not computed before they are needed.
 
-        ``left`` is what :meth:`difference_from` gave, and ``judged`` gives what the round was
-        judged with.
+        ``left`` is what :meth:`difference_from` gave; ``judged`` gives what made the bounds.
         """
 
     @abstractmethod
@@ -206,7 +205,7 @@ class ActiveSet(ABC):
 
 
 def not_finite(number: int) -> NumericsError:
-    """The error where the bounds of a round are not finite."""
+    """The error of a round whose bounds are not finite."""
     return NumericsError(
         f"The bounds of round {number} are not finite; check the scale of values and noise "
         "against the kernel's."

@@ -1,12 +1,13 @@
 """The active set of a box: where no closed round has shown f to be below its maximum.
 
 It is implicit: { x : U_s(x) >= cut-off of round s, for every closed round s }, the cut-off being
-the largest lower bound that was found on the active points of the round. It is found by a
-search, so that it may be too small, never too large: points are kept rather than lost.
+the largest lower bound that a search found on the active points of the round. The search may find
+less than the maximum, which keeps points and never loses one.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -42,30 +43,26 @@ from botorch_delay.gp.subset import representative
 from botorch_delay.gp.surrogate import MANY_ANSWERS, Surrogate
 from botorch_delay.history.answers import Answers
 
-# Of the sample that a closed round's search and the next round's pool begin with.
-POOL = 4096
-STARTS = 64
-# Whether a point is active takes time as the square of the answers. With many, in all rounds that
-# cut the box, a sample has half the points and is made of this many particles.
+POOL = 4096  # points of a sample, where searches and designs begin
+STARTS = 64  # of the search for the cut-off
+# To test points takes time as the square of the answers. With many a sample has half the points,
+# and is made of this many particles.
 FEW_PARTICLES = 512
-# With a learned kernel nothing is claimed: bounds are made of this many answered points.
-MOST_EVIDENCE = 128
+MOST_EVIDENCE = 128  # answered points that bounds are made of with a learned kernel
 
 
 @dataclass(eq=False)
 class Condition:
-    """The bounds of one round from its answers, made when they are first needed."""
+    """The bounds of one closed round."""
 
     number: int
     posterior: Posterior  # in units of the values
-    make_width: Callable[[], HalfWidth]  # takes long
-    # the largest lower bound, in units of the (warped) values, to be maximised
-    cutoff: float = -torch.inf
-    is_rough: bool = False  # whether they are of some of the answers only
+    make_width: Callable[[], HalfWidth]  # slow: called when the bounds are first needed
+    cutoff: float = -torch.inf  # the largest lower bound, of (warped) values to be maximised
+    is_rough: bool = False  # whether they rest on some of the answers only
 
     @cached_property
     def width(self) -> HalfWidth:
-        """How wide the bounds are."""
         return self.make_width()
 
     def interval(self, X: Tensor) -> tuple[Tensor, Tensor]:
@@ -73,37 +70,28 @@ class Condition:
         return self.width.interval(self.posterior.at(X, weights=self.width.needs_weights))
 
     def plain_lower(self, X: Tensor) -> Tensor:
-        """The lower bound in its plain form, ``n x d`` to ``n``: where to look for its maximum."""
+        """A simpler lower bound, ``n x d`` to ``n``, to search for the maximum of the real one."""
         posterior = self.posterior.at(X)
         return posterior.mean - self.width.multiplier * posterior.deviation
 
     def margin(self, X: Tensor) -> Tensor:
-        """By how much the upper bound reaches above the cut-off, ``n``."""
         return self.interval(X)[1] - self.cutoff
 
 
 class BoxActiveSet(ActiveSet):
     """The active points of a box.
 
-    There is one condition for each closed round that eliminated. Anchors, ``a x d``, are known to
-    be inside, and excluded points, ``e x d``, are out. Active sets of a run share the keys of
-    points.
+    There is one condition for each closed round that eliminated. The anchor, ``1 x d``, is known
+    to be inside; excluded points, ``e x d``, are infeasible.
     """
 
     domain: BoxDomain
 
-    def __init__(
-        self,
-        domain: BoxDomain,
-        conditions: tuple[Condition, ...] = (),
-        anchors: Tensor | None = None,
-        seed: int = 0,
-        excluded: Tensor | None = None,
-        keys: PointKeys | None = None,
-    ) -> None:
+    def __init__(self, domain: BoxDomain, seed: int = 0, keys: PointKeys | None = None) -> None:
         super().__init__(domain, PointKeys() if keys is None else keys)
-        self.conditions, self.anchors = conditions, anchors
-        self._excluded = domain.bounds[:0] if excluded is None else excluded
+        self.conditions: tuple[Condition, ...] = ()
+        self.anchor: Tensor | None = None
+        self._excluded = domain.bounds[:0]
         self._seed = seed
         self._pool: SetSample | None = None
 
@@ -159,22 +147,16 @@ class BoxActiveSet(ActiveSet):
 
     def without(self, keys: Sequence[int]) -> BoxActiveSet:
         points = [self.keys.point(key) for key in keys]
-        excluded = self.domain.bounds[:0]
-        if points:
-            excluded = sent(torch.stack(points), excluded)
+        none = self.domain.bounds[:0]
+        excluded = sent(torch.stack(points), none) if points else none
         if torch.equal(excluded, self._excluded):
             return self
-        active = self._with(self.conditions, self.anchors, excluded)
-        active._pool = self._pool
+        active = copy.copy(self)  # with the same pool
+        active._excluded = excluded
         return active
 
-    def _with(
-        self, conditions: tuple[Condition, ...], anchors: Tensor | None, excluded: Tensor
-    ) -> BoxActiveSet:
-        return BoxActiveSet(self.domain, conditions, anchors, self._seed, excluded, self.keys)
-
     def restored(self, infeasible: Sequence[int], number: int) -> BoxActiveSet:
-        return self._with((), None, self.domain.bounds[:0]).without(infeasible)
+        return BoxActiveSet(self.domain, self._seed, self.keys).without(infeasible)
 
     @property
     def inside(self) -> Callable[[Tensor], Tensor] | None:
@@ -184,9 +166,8 @@ class BoxActiveSet(ActiveSet):
     def spread(self) -> Tensor | None:
         return self.pool.points if self.conditions else None
 
-    def candidates(self, tried: Tensor | None = None) -> tuple[None, Tensor]:
-        X = self.pool.points
-        return None, X if tried is None else torch.cat([X, tried[self.domain.contains(tried)]])
+    def candidates(self, tried: Tensor) -> tuple[None, Tensor]:
+        return None, torch.cat([self.pool.points, tried[self.domain.contains(tried)]])
 
     def evaluated(self, rows: Iterable[int | None], X: Tensor) -> tuple[None, Tensor]:
         inside = X[self.domain.contains(X)]
@@ -196,8 +177,8 @@ class BoxActiveSet(ActiveSet):
         self, surrogate: Surrogate, number: int, picks: Iterable[int], closed: Iterable[int]
     ) -> Design:
         pool = self.pool.points[self._holds(self.pool.points)]
-        # Of a learned kernel nothing is claimed, and a box has most of its deviation in its
-        # corners, which tell least about the rest: spread points serve better than the largest.
+        # Deviations are largest in the corners of a box, which say least about the rest. With a
+        # learned kernel no claim needs the largest one, and spread points serve better.
         if not surrogate.learned:
             sample, generator = pool, generator_for(self._seed, number)
             edge = torch.cat([corners(self.domain), snapped(self.domain, sample, generator)])
@@ -241,17 +222,17 @@ class BoxActiveSet(ActiveSet):
         X = torch.cat([starts, climbed])
         lower, upper = condition.interval(X)
         best = int(lower.argmax())
-        # The upper bound there is above it by rounding at least: the set is not empty.
+        # No larger than the upper bound there, whatever rounding did: the set is not empty.
         cutoff = min(lower[best].item(), upper[best].item())
-        if not math.isfinite(cutoff):  # not as a tensor, which would be in single precision
+        if not math.isfinite(cutoff):
             raise not_finite(number)
         condition.cutoff = cutoff
-        active = self._with((*self.conditions, condition), X[best : best + 1], self._excluded)
+        active = self._cut(condition, X[best : best + 1])
         return Elimination(active, cutoff, condition.width.multiplier)
 
     def half_width(self, surrogate: Surrogate, data: Data, bounds: RoundBounds) -> HalfWidth:
         box, counts = self.domain.bounds, {dim: len(v) for dim, v in self.domain.lists.items()}
-        if surrogate.learned:  # encoded and normalised columns; nothing is promised there
+        if surrogate.learned:  # encoded and normalised columns; nothing is claimed there
             counts, width = {}, surrogate.width
             box = torch.stack([torch.zeros_like(width), torch.ones_like(width)])
         everywhere = Evidence.under(surrogate, data, bounds.delta, box=box, counts=counts)
@@ -273,7 +254,7 @@ class BoxActiveSet(ActiveSet):
         return Condition(number, surrogate.posterior(data), make_width, cutoff, is_rough)
 
     def difference_from(self, before: ActiveSet) -> list[list[float]]:
-        return [] if self.anchors is None else self.anchors.tolist()
+        return [] if self.anchor is None else self.anchor.tolist()
 
     def after_record(
         self,
@@ -294,30 +275,36 @@ class BoxActiveSet(ActiveSet):
         data = surrogate.data(answers)
         cutoff = surrogate.warped(bounds.sign * validation.real(record.cutoff, "cutoff"))
         condition = self._condition(record.number, surrogate, data, bounds, cutoff)
-        return self._with((*self.conditions, condition), anchor, self._excluded)
+        return self._cut(condition, anchor)
+
+    def _cut(self, condition: Condition, anchor: Tensor) -> BoxActiveSet:
+        active = copy.copy(self)
+        active.conditions, active.anchor = (*self.conditions, condition), anchor
+        active._pool = None
+        return active
 
     def largest_deviation(self, kernel: Kernel) -> float:
         return largest_deviation(kernel, self.domain.bounds)
 
     def draw(self, n: int, generator: torch.Generator) -> SetSample:
         """Points spread uniformly over the active set; EmptyDomainError if none was found."""
-        # Moves in many columns are costly, and a pool there is thin in any case.
+        # Moves in many columns are costly, and a sample is sparse there in any case.
         particles = 4096 if self.domain.dim <= 10 else 1024
         particles = FEW_PARTICLES if self._is_costly else particles
         try:
             return sample_set(
-                self.domain, self._margin, n, generator, anchors=self.anchors, particles=particles
+                self.domain, self._margin, n, generator, anchor=self.anchor, particles=particles
             )
         except EmptyDomainError as error:
             raise EmptyDomainError(
                 "No point of the box was found that satisfies its constraints and feasible(X): "
-                "relax them, or narrow the bounds to where they hold. A yes-or-no test that "
-                f"hardly any point passes cannot be found its way through. ({error})"
+                "relax them, or narrow the bounds to where they hold. A yes-or-no test gives a "
+                f"search nothing to follow where hardly any point passes it. ({error})"
             ) from error
 
     @property
     def pool(self) -> SetSample:
-        """A sample for searches, the same whenever it is asked for."""
+        """A sample for searches, drawn once."""
         if self._pool is None:
             generator = generator_for(self._seed, len(self.conditions))
             self._pool = self.draw(POOL // 2 if self._is_costly else POOL, generator)
@@ -325,7 +312,7 @@ class BoxActiveSet(ActiveSet):
 
     @property
     def _is_costly(self) -> bool:
-        """Whether its conditions are of too many answers for samples of full size."""
+        """Whether its conditions have too many answers for samples of full size."""
         rough = any(condition.is_rough for condition in self.conditions)
         return rough or sum(len(each.posterior) for each in self.conditions) > MANY_ANSWERS
 
@@ -337,7 +324,7 @@ class BoxActiveSet(ActiveSet):
 
     def _holds(self, X: Tensor) -> Tensor:
         inside = self.domain.holds(X)
-        if self.conditions and X.is_cuda:  # to look which are inside would wait for the device
+        if self.conditions and X.is_cuda:  # to select the rows inside would wait for the device
             inside &= self._margin(X) >= 0.0
         elif self.conditions and bool(inside.any()):
             rows = inside.nonzero().flatten()
@@ -350,7 +337,7 @@ class BoxActiveSet(ActiveSet):
 def spread_points(domain: Domain, n: int, generator: torch.Generator, *, edge: int = 0) -> Tensor:
     """``n`` points spread over a box, ``n x d``; all points of a finite set.
 
-    With ``edge`` also that many of them, moved to the boundary of the box where it allows them.
+    With ``edge`` that many of them are added again, moved to the boundary of the box.
     """
     whole = whole_set(domain)
     if isinstance(whole, FiniteActiveSet):
@@ -377,11 +364,8 @@ def quasi_random(domain: Domain, batch: int, size: int, seed: int) -> Tensor:
 def whole_set(
     domain: Domain, seed: int = 0, keys: PointKeys | None = None
 ) -> FiniteActiveSet | BoxActiveSet:
-    """The active set before any round: all of the domain.
-
-    Samples of a box have a seed, and points of a run on it have keys.
-    """
+    """The active set before any round: all of the domain."""
     if isinstance(domain, FiniteDomain):
         return FiniteActiveSet(domain)
     assert isinstance(domain, BoxDomain)
-    return BoxActiveSet(domain, seed=seed, keys=keys)
+    return BoxActiveSet(domain, seed, keys)

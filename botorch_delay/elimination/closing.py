@@ -21,10 +21,9 @@ class RoundAnswers:
     """The answers by which a round is judged."""
 
     ids: tuple[int, ...]  # of the trials of ``own``, increasing
-    own: Answers  # answers of the round, to be maximised; with ``merged`` of all trials
-    pooled: Answers | None = None  # all answers there are, if bounds are to use them too
-    # Whether ``pooled`` takes the place of ``own``, and is not further evidence: where nothing is
-    # promised, or answers without noise cannot mislead.
+    own: Answers  # of the round; of all trials where merged
+    pooled: Answers | None = None  # all answers, if bounds from them count as well
+    # Whether ``pooled`` replaces ``own``: where nothing is claimed, or evaluations are exact.
     merged: bool = False
 
 
@@ -38,8 +37,8 @@ def close_round(
     """The record of a round, and the active set that it leaves; nothing is changed.
 
     A point stays if its upper bound is no smaller than the largest lower bound (Algorithm 1).
-    ``active`` is the set on which the round was played. Points with the keys ``infeasible`` cannot
-    be asked: they eliminate nobody and are out. :class:`NumericsError` if a bound is not finite.
+    Points with the keys ``infeasible`` are out and their bounds do not count.
+    :class:`NumericsError` if a bound is not finite.
     """
     own, pooled = answers.own, answers.pooled
     surrogate = current.surrogate.standardized((own if pooled is None else pooled).y)
@@ -48,20 +47,19 @@ def close_round(
         data, design = surrogate.data(own), current.design
     else:
         data, others, design = others, None, None
-    stay, cutoff, half_width, departures = active.without(infeasible), None, None, set[Departure]()
-    if stay.is_empty:  # all failed: the next ask goes on with every feasible point
-        stay = active
-        multiplier = stay.half_width(surrogate, data, bounds).multiplier
-    elif surrogate.scaled and (len(data.y) or others is not None):
+    stay, departures = active.without(infeasible), set(current.departures)
+    cutoff = half_width = None
+    if not stay.is_empty and surrogate.scaled and (len(data.y) or others is not None):
         found = stay.eliminate(current.number, surrogate, data, bounds, own, others, design)
         stay, multiplier = found.active, found.multiplier
         cutoff = bounds.sign * surrogate.unwarped(found.cutoff)
         half_width = found.half_width if surrogate.warping.is_identity else None
         if found.contradicted and bounds.valid:
             departures.add(Departure.CONTRADICTED)
-    else:  # without a scale nothing is known of the width of the bounds, nor without answers
+    else:  # without answers, or while all are equal, nothing can be eliminated
         multiplier = stay.half_width(surrogate, data, bounds).multiplier
-        stay = stay.after(current.number)
+        # With no point left the next ask goes on with every feasible point.
+        stay = active if stay.is_empty else stay.after(current.number)
     size = current.design_size
     record = RoundRecord(
         number=current.number,
@@ -77,17 +75,14 @@ def close_round(
         cutoff=cutoff,
         surrogate=surrogate.describe() if surrogate.learned else None,
         waits=current.waits,
-        departures=tuple(sorted(departures | current.departures)),
+        departures=tuple(sorted(departures)),
         half_width=half_width,
     )
     return record, stay
 
 
-def everything_left(active: ActiveSet, feasibility: Feasibility, number: int) -> ActiveSet:
-    """Every feasible point of the domain, where no active point of a round may be asked.
-
-    :class:`EmptyDomainError` if there is none.
-    """
+def check_anything_left(active: ActiveSet, feasibility: Feasibility, number: int) -> None:
+    """Log that no active point may be asked; EmptyDomainError if no point of the domain may."""
     left, known = active.restored(feasibility.infeasible(), number), feasibility.known()
     if left.is_empty:
         raise EmptyDomainError(
@@ -102,4 +97,3 @@ def everything_left(active: ActiveSet, feasibility: Feasibility, number: int) ->
         number,
         "has been asked, and evaluations are exact" if known else "is infeasible",
     )
-    return left

@@ -31,8 +31,8 @@ from botorch_delay.history.answers import Answers
 
 logger = logging.getLogger(__name__)
 
-# Up to this many points a round's bounds rest on a factorization, whatever else is at hand:
-# they then are the same to the last bit wherever they are computed again.
+# Up to this many answered points bounds rest on a factorization and not on the design: they are
+# then the same to the last bit wherever they are computed again.
 MAX_FACTORIZED = 512
 
 
@@ -49,10 +49,9 @@ class FiniteActiveSet(ActiveSet):
 
     Args:
         domain: the set.
-        indices: rows of the active points, increasing, a LongTensor; if None those that no round
-            took out.
-        eliminated: for each point the round that took it out, 0 for none, a LongTensor ``N``; all
-            zeros if None.
+        indices: rows of the active points, a LongTensor, increasing; all not eliminated if None.
+        eliminated: for each point the round that eliminated it, a LongTensor ``N``, 0 for none;
+            all zeros if None.
     """
 
     domain: FiniteDomain
@@ -79,12 +78,7 @@ class FiniteActiveSet(ActiveSet):
 
     def contains(self, X: Tensor) -> Tensor:
         """Whether each row of ``X`` (``n x d``) is an active point, exactly: bool ``n``."""
-        X = validation.matrix(X, "X", empty=True)
-        validation.matches(X, "X", self.domain.points)
-        active = torch.zeros(len(self.domain), dtype=torch.bool, device=X.device)
-        active[self.rows] = True
-        rows = self.domain.find(X)
-        return active[rows] & (rows >= 0)
+        return torch.isin(self.domain.find(validation.matrix(X, "X", empty=True)), self.rows)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -93,11 +87,12 @@ class FiniteActiveSet(ActiveSet):
         return f"FiniteActiveSet({len(self)} of {len(self.domain)} points)"
 
     def round_that_eliminated(self, X: Tensor) -> Tensor:
-        return self._eliminated[self.domain.find(X)]
+        rows = self.domain.find(X)
+        return self._eliminated[rows].where(rows >= 0, 0)
 
     @property
     def eliminated(self) -> Tensor:
-        """For each point the round that took it out, 0 while it is active."""
+        """For each point the round that eliminated it, 0 while it is active: ``N``."""
         return self._eliminated.clone()
 
     @property
@@ -126,12 +121,12 @@ class FiniteActiveSet(ActiveSet):
         return self._left(number, left.rows)
 
     def _left(self, number: int, rows: Tensor) -> FiniteActiveSet:
-        """These rows are active, and the others out, in this round if in none before."""
+        """These rows are active; others that were are eliminated in this round."""
         eliminated = self._eliminated.masked_fill(self._eliminated == 0, number)
         eliminated[rows] = 0
         return FiniteActiveSet(self.domain, rows, eliminated)
 
-    def candidates(self, tried: Tensor | None = None) -> tuple[list[int], Tensor]:
+    def candidates(self, tried: Tensor) -> tuple[list[int], Tensor]:
         rows = self.rows if len(self.rows) else (self._eliminated == 0).nonzero().flatten()
         return rows.tolist(), self.domain.points[rows]
 
@@ -181,7 +176,7 @@ class FiniteActiveSet(ActiveSet):
             raise not_finite(number)
         kept = surviving(lower, upper)
         contradicted = not bool(kept.any())
-        if contradicted:  # only where two kinds of bounds contradict each other
+        if contradicted:  # bounds of the round and from all answers contradict each other
             logger.warning(
                 "round %d: the largest lower bound, %.6g, is above every upper bound, the largest "
                 "of which is %.6g: norm_bound or noise_std is too small, or the kernel is wrong; "

@@ -6,16 +6,15 @@ margin is raised step by step to 0, each step keeping about half of the particle
 simulation, Au and Beck 2001; adaptive multilevel splitting, Cerou et al. 2012), and the volume is
 the product of the shares that were kept.
 
-* Everything happens in the unit cube that ``BoxDomain.from_unit`` maps to the box. So logarithms
-  and lists of values need no care of their own, and "uniform" means uniform under that map.
-* Particles live in batches that never exchange any weight. Each batch estimates the volume
-  without bias, and the spread between batches says how far off their mean is, including what a
-  formula for independent particles leaves out: particles with common ancestors.
+* Everything happens in the unit cube that ``BoxDomain.from_unit`` maps to the box, so logarithms
+  and lists of values need no care, and "uniform" means uniform under that map.
+* Particles live in batches that never exchange weight. Each batch estimates the volume without
+  bias, and the spread between batches is the error of their mean. It includes the correlation of
+  particles with common ancestors, which a formula for independent particles leaves out.
 * Particles of one half of the batches move along differences of two particles of the other half,
   which have the size and the direction of the set (differential evolution, ter Braak 2006; the
-  halves are those of Goodman and Weare 2010). A difference at its own length is a jump: it carries
-  a particle from one piece of the set to another, so that chance does not decide how many stay in
-  each.
+  halves are those of Goodman and Weare 2010). A full difference is a jump: it can carry a particle
+  from one piece of the set to another.
 """
 
 from __future__ import annotations
@@ -32,49 +31,31 @@ from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.devices import moved, sent_rows
 from botorch_delay.exceptions import EmptyDomainError
 
-# Independent estimates of the volume; the reported error is itself uncertain by a sixth or so.
-_BATCHES = 16
-
-# From this share of the box on, drawing points and keeping those inside costs less.
-_LARGE = 0.02
-
-# How many points inside a large set give its volume, however few are asked for.
-_HITS = 400
+_BATCHES = 16  # independent estimates of the volume
+_LARGE = 0.02  # from this share of the box on, rejection sampling costs less
+_HITS = 400  # points that rejection sampling finds at least, for the volume
 
 # Above a plateau there may be few particles: go on until this share of the cloud is above it, for
 # at most this many rounds.
 _ENOUGH = 1 / 8
 _ROUNDS = 64
 
-# A set below this share of the box is given up.
-_SMALLEST = 1e-30
+_SMALLEST = 1e-30  # sets below this share of the box are given up
 
-# The margin has a maximum below 0 if, over this many levels, the best particle is this many times
-# nearer to the level than to 0.
-_FLAT = 1e3
-_FLAT_LEVELS = 8
+_ACCEPTANCE = 0.3  # share of walks that strides are scaled to
+_STRIDES = 0.7  # standard deviation of the logarithm of a stride
 
-# Acceptance that the steps of walks are scaled to, and the deviation of the logarithm of a stride.
-_ACCEPTANCE = 0.3
-_STRIDES = 0.7
-
-# Walks per level, as many jumps, and in 2 dimensions one more of each. With these the volume varies
-# hardly more than with independent particles, in the tests. At the last level there are more, by
-# this factor, so that few points remain repeated and jumps settle how many are in each piece.
+# Walks per level, as many jumps, and in 2 dimensions one more of each: the volume then varies
+# hardly more than with independent particles. At the last level there are more, by this factor, so
+# that few points remain repeated and jumps settle how many are in each piece.
 _MOVES = 3
 _LAST_SWEEPS = 4
 
-# Up to this many survivors per dimension span too little.
-_FEW = 8
+_FEW = 8  # up to this many survivors per dimension span too little
 
-# Of the walks, the share that redraws a single coordinate instead: without and with lists.
+# Share of walks that redraw a single coordinate instead: without and with lists.
 _REDRAWS = 0.1
 _REDRAWS_LISTS = 0.3
-
-# Moves before the first sample around anchors, moves between samples, and cuts of a line.
-_ANCHOR_MOVES = 30
-_ANCHOR_THINNING = 6
-_ANCHOR_CUTS = 100
 
 
 @dataclass(frozen=True)
@@ -83,8 +64,8 @@ class SetSample:
 
     points: Tensor  # ``n x d``, uniform on the set
     volume: float  # share of the domain, in (0, 1]
-    # Standard error of ``volume``. As large as ``volume`` itself where the set was only found
-    # around anchors; both numbers then say no more than "tiny".
+    # Standard error of ``volume``. As large as ``volume`` itself where the set was not found and
+    # the anchor stands for it; both numbers then say no more than "tiny".
     volume_error: float
 
 
@@ -94,7 +75,7 @@ def sample_set(
     n: int,
     generator: Generator,
     *,
-    anchors: Tensor | None = None,
+    anchor: Tensor | None = None,
     particles: int = 4096,
 ) -> SetSample:
     """Uniform points of ``{x in domain : margin(x) >= 0}``, and its volume.
@@ -110,10 +91,9 @@ def sample_set(
     ``(-log2(volume) / particles) ** 0.5``, somewhat more above ten columns and where a plateau has
     to be crossed. A piece that only few particles would be in may be missed.
 
-    Anchors, ``a x d``, are known to be inside, and used only where the particles never reach the
-    set. The sample then consists of moves around them and covers no piece without one; volume and
-    error are an upper bound, from the highest level that was reached. :class:`EmptyDomainError` if
-    no point was found.
+    The anchor, ``1 x d``, is a point of the set. If the particles never reach the set, which takes
+    a set below about 1e-30 of the box, or one that a plateau hides, the sample repeats the anchor;
+    volume and error are then an upper bound. :class:`EmptyDomainError` without an anchor.
     """
     cube = _Cube(domain, margin, generator, -(-particles // _BATCHES))
     with torch.no_grad():
@@ -123,14 +103,12 @@ def sample_set(
         descent = _Descent(cube, unit, value)
         if descent.run():
             return descent.sample(n)
-        highest = descent.summary()
-        if anchors is None or len(anchors) == 0:
+        if anchor is None:
             raise EmptyDomainError(
-                f"No point with a margin of at least 0 was found: {highest}. The set is empty, or "
-                "too small to be found; anchors (points known to be inside) would help."
+                f"No point with a margin of at least 0 was found: {descent.summary()}. The set is "
+                "empty, or too small to be found."
             )
-        points = _around(cube, anchors, n, particles, highest)
-        return SetSample(points, descent.bound(), descent.bound())
+        return SetSample(anchor.repeat(n, 1), descent.bound(), descent.bound())
 
 
 def _reject(cube: _Cube, unit: Tensor, value: Tensor, n: int) -> SetSample:
@@ -149,10 +127,7 @@ def _reject(cube: _Cube, unit: Tensor, value: Tensor, n: int) -> SetSample:
 
 
 class _Cube:
-    """The unit cube that ``domain.from_unit`` maps to a box, and random numbers on its device.
-
-    Each batch has ``size`` particles. All random numbers come from a generator on the CPU.
-    """
+    """The unit cube that ``domain.from_unit`` maps to a box, and random numbers on its device."""
 
     def __init__(
         self, domain: BoxDomain, margin: Callable[[Tensor], Tensor], generator: Generator, size: int
@@ -161,73 +136,52 @@ class _Cube:
         self._device = domain.bounds.device
         self.lists = sorted(domain.lists)
         self._margin, self._generator = margin, generator
-        # A sequence for each batch, so that batches differ.
         seeds = torch.randint(2**31, (_BATCHES,), generator=generator).tolist()
         self._engines = [SobolEngine(self.dim, scramble=True, seed=seed) for seed in seeds]
 
     def draw(self) -> tuple[Tensor, Tensor]:
-        """The next Sobol points of all batches, one batch after the other, and their margins."""
+        """The next Sobol points of all batches, one batch after the other, and their margins.
+
+        Each batch has ``size`` points and a sequence of its own.
+        """
         drawn = [engine.draw(self.size, dtype=torch.double) for engine in self._engines]
         unit = moved(torch.cat(drawn), self._device)
         return unit, self.value(unit)
 
     def points(self, unit: Tensor) -> Tensor:
-        """Points of the domain, in its dtype: ``k x d`` to ``k x d``."""
         return self.domain.from_unit(unit.to(self.domain.bounds.dtype))
 
-    def margin(self, X: Tensor) -> Tensor:
-        """The margin at points of the domain, ``k``, in double, with no ``nan``."""
-        if len(X) == 0:
-            return X.new_zeros(0, dtype=torch.double)
-        return self._margin(X).detach().double().nan_to_num(-math.inf, math.inf, -math.inf)
-
     def value(self, unit: Tensor) -> Tensor:
-        """The margin at points of the unit cube, ``k``."""
-        return self.margin(self.points(unit))
+        """The margin at points of the unit cube, ``k``, in double, with no ``nan``."""
+        if len(unit) == 0:
+            return unit.new_zeros(0)
+        margin = self._margin(self.points(unit)).detach().double()
+        return margin.nan_to_num(-math.inf, math.inf, -math.inf)
 
     def rand(self, *shape: int) -> Tensor:
-        """Uniform random numbers in double."""
         drawn = torch.rand(*shape, dtype=torch.double, generator=self._generator)
         return moved(drawn, self._device)
 
     def randn(self, *shape: int) -> Tensor:
-        """Normal random numbers in double."""
         drawn = torch.randn(*shape, dtype=torch.double, generator=self._generator)
         return moved(drawn, self._device)
 
     def randint(self, high: int, *shape: int) -> Tensor:
-        """Random whole numbers below ``high``."""
         return moved(torch.randint(high, shape, generator=self._generator), self._device)
 
     def shuffle(self, n: int) -> Tensor:
-        """The numbers below ``n`` in random order."""
         return moved(torch.randperm(n, generator=self._generator), self._device)
-
-    def cycle(self, rows: Tensor, n: int) -> Tensor:
-        """``n`` of the rows in random order, none more than once more often than another."""
-        order = rows[self.shuffle(len(rows))]
-        return order.repeat(-(-n // len(rows)))[:n]
-
-    def from_domain(self, X: Tensor) -> Tensor:
-        """Where points of the domain come from, ``k x d``; random within the cell of a list."""
-        unit = self.domain.to_unit(X).double()
-        for dim, values in self.domain.lists.items():
-            cell = (X[:, dim, None] - values).abs().argmin(dim=1)
-            unit[:, dim] = (cell + self.rand(len(X))) / len(values)
-        return unit.clamp(0.0, 1.0)
 
 
 class _Descent:
-    """Particles on their way to the set, uniform where the margin is above ``level``.
-
-    ``log_shares`` are the logarithms of each batch's estimate of the volume there.
-    """
+    """Particles on their way to the set, uniform where the margin is above ``level``."""
 
     def __init__(self, cube: _Cube, unit: Tensor, value: Tensor) -> None:
         self._cube, self._size = cube, cube.size
         self._unit, self._value = unit, value
         self.level = -math.inf
-        self.log_shares = torch.zeros(_BATCHES, dtype=torch.double, device=unit.device)
+        # Logarithms of each batch's estimate of the volume above the level.
+        self._log_shares = torch.zeros(_BATCHES, dtype=torch.double, device=unit.device)
         self._owner = torch.arange(_BATCHES, device=unit.device).repeat_interleave(self._size)
         self._squared_error = 0.0  # relative, of what the batches had in common
         self._tried = len(unit)
@@ -237,19 +191,14 @@ class _Descent:
 
     def run(self) -> bool:
         """Go down to the set: whether it was reached."""
-        flat = 0
-        while True:
-            if not self._raise_level():
-                return False
+        while self._raise_level():
             if self.level >= 0.0:
                 for _ in range(_LAST_SWEEPS):
                     self._sweep()
                 return True
-            best = self._value.max().item()
-            gap = best - self.level
-            flat = flat + 1 if 0.0 < gap < -best / _FLAT else 0
-            if flat == _FLAT_LEVELS or self._log_volume() < math.log(_SMALLEST):
-                return False
+            if self._log_volume() < math.log(_SMALLEST):
+                break
+        return False
 
     def summary(self) -> str:
         """How far it came, for an error."""
@@ -260,12 +209,12 @@ class _Descent:
         )
 
     def bound(self) -> float:
-        """Less than about this share can be inside: no particle was, at the last level."""
+        """A share of the domain that the set is probably below."""
         return max(math.exp(self._log_volume()) / self._tried, 1e-300)
 
     def sample(self, n: int) -> SetSample:
         """Points of the set, and its volume."""
-        shares = (self.log_shares - self.log_shares.max()).exp()
+        shares = (self._log_shares - self._log_shares.max()).exp()
         error = math.sqrt(self._squared_error + self._relative_error() ** 2)
         # Each batch stands for as much of the sample as of the volume.
         ends = (shares.cumsum(dim=0) / shares.sum() * n + self._cube.rand(1)).floor().long()
@@ -287,11 +236,11 @@ class _Descent:
         return SetSample(points, volume, volume * error)
 
     def _relative_error(self) -> float:
-        shares = (self.log_shares - self.log_shares.max()).exp()
+        shares = (self._log_shares - self._log_shares.max()).exp()
         return (shares.std() / shares.mean()).item() / math.sqrt(_BATCHES)
 
     def _log_volume(self) -> float:
-        return self.log_shares.logsumexp(dim=0).item() - math.log(_BATCHES)
+        return self._log_shares.logsumexp(dim=0).item() - math.log(_BATCHES)
 
     def _raise_level(self) -> bool:
         level = _next_level(self._value)
@@ -312,11 +261,11 @@ class _Descent:
             return False
         kept, owner = torch.cat(survivors), torch.cat(owners)
         per_batch = torch.bincount(owner, minlength=_BATCHES)
-        self.log_shares = self.log_shares + (per_batch / (rounds * self._size)).log()
+        self._log_shares = self._log_shares + (per_batch / (rounds * self._size)).log()
         if bool((per_batch == 0).any()):
             # A batch has died. Start all of them anew from their mean, whose error is noted.
             self._squared_error += self._relative_error() ** 2
-            self.log_shares = torch.full_like(self.log_shares, self._log_volume())
+            self._log_shares = torch.full_like(self._log_shares, self._log_volume())
         self.level = level
         chosen = kept[torch.cat([self._heirs(owner, batch) for batch in range(_BATCHES)])]
         self._unit, self._value = chosen[:, :-1].contiguous(), chosen[:, -1].clone()
@@ -332,11 +281,12 @@ class _Descent:
         return True
 
     def _heirs(self, owner: Tensor, batch: int) -> Tensor:
-        """Rows of survivors that a batch goes on with: its own, or any if it has none."""
+        """Rows of survivors that a batch goes on with: its own, else any, about equally often."""
         rows = (owner == batch).nonzero().squeeze(1)
         if len(rows) == 0:
             rows = torch.arange(len(owner), device=owner.device)
-        return self._cube.cycle(rows, self._size)
+        order = rows[self._cube.shuffle(len(rows))]
+        return order.repeat(-(-self._size // len(rows)))[: self._size]
 
     def _sweep(self) -> None:
         self._origin = self._unit
@@ -390,52 +340,3 @@ def _next_level(value: Tensor) -> float:
     # The next number, not the next value seen: without the particle that sets the level, the share
     # of those above it is unbiased, and what lies above a plateau is a fixed set.
     return 0.0 if median >= 0.0 else math.nextafter(median, math.inf)
-
-
-def _around(cube: _Cube, anchors: Tensor, n: int, particles: int, highest: str) -> Tensor:
-    """Points around anchors, ``n x d``: slices along random lines (Neal 2003, section 4)."""
-    inside = cube.margin(anchors) >= 0.0
-    if not inside.any():
-        raise EmptyDomainError(
-            f"No point with a margin of at least 0 was found: {highest}, and no anchor has one."
-        )
-    anchors = anchors[inside]
-    chains = min(n, particles)
-    rows = cube.cycle(torch.arange(len(anchors), device=anchors.device), chains)
-    # Points beside their coordinates in the cube: an anchor may be inside by less than rounding.
-    X, unit = anchors[rows], cube.from_domain(anchors)[rows]
-    collected: list[Tensor] = []
-    moves = 0
-    while len(collected) * chains < n:
-        X, unit = _slice(cube, X, unit)
-        moves += 1
-        if moves >= _ANCHOR_MOVES and (moves - _ANCHOR_MOVES) % _ANCHOR_THINNING == 0:
-            collected.append(X)
-    return torch.cat(collected)[:n]
-
-
-def _slice(cube: _Cube, X: Tensor, unit: Tensor) -> tuple[Tensor, Tensor]:
-    k, d = unit.shape
-    spread = unit.std(dim=0, correction=0)
-    spread = spread / spread.max() if bool(spread.max() > 0.0) else torch.ones_like(spread)
-    line = cube.randn(k, d) * spread.clamp_min(1e-9)
-    axis = torch.nn.functional.one_hot(cube.randint(d, k), d).to(line)
-    line = torch.where(cube.rand(k, 1) < 0.5, axis, line / line.norm(dim=1, keepdim=True))
-    walls = torch.stack([-unit / line, (1.0 - unit) / line])
-    walls = torch.where(line == 0.0, math.inf, walls)
-    high = torch.where(line == 0.0, math.inf, walls.amax(dim=0)).amin(dim=1)
-    low = torch.where(line == 0.0, -math.inf, walls.amin(dim=0)).amax(dim=1)
-    X, start, unit = X.clone(), unit, unit.clone()
-    left = torch.arange(k, device=unit.device)
-    for _ in range(_ANCHOR_CUTS):
-        if len(left) == 0:
-            break
-        at = low[left] + (high[left] - low[left]) * cube.rand(len(left))
-        place = (start[left] + at.unsqueeze(1) * line[left]).clamp(0.0, 1.0)
-        points = cube.points(place)
-        inside = cube.margin(points) >= 0.0
-        X[left[inside]], unit[left[inside]] = points[inside], place[inside]
-        left, at = left[~inside], at[~inside]
-        low[left] = torch.where(at < 0.0, at, low[left])
-        high[left] = torch.where(at < 0.0, high[left], at)
-    return X, unit

@@ -1,10 +1,11 @@
-"""The round that is being played: its design, and what became of each design point."""
+"""The open round: its design, and what became of each design point."""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 
 from botorch_delay.elimination.active_set import ActiveSet, Design
 from botorch_delay.elimination.rounds import Departure
@@ -13,8 +14,8 @@ from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.point_status import MAX_FAILURES, PointStatus
 from botorch_delay.history.trials import Trial, TrialState
 
-# Of a trial that serves no design point; and of one that was asked while a budget said no, or while
-# the next design point had to wait.
+# Slots of trials that serve no design point; the second one's were asked while the next design
+# point had to wait, or cost more than a budget had.
 NO_SLOT, WAITING_SLOT = -1, -2
 
 
@@ -22,9 +23,9 @@ class SlotState(enum.Enum):
     """Where a design point stands."""
 
     WAITING = "waiting"  # a trial is running
-    RETRY = "retry"  # its trial failed or was given up, and it is asked again
+    RETRY = "retry"  # its trial failed or was abandoned, and it is asked again
     ANSWERED = "answered"
-    KNOWN = "known"  # without an answer of its own: evaluations are exact, another one tells
+    KNOWN = "known"  # evaluations are exact, and another trial has its value
     DROPPED = "dropped"  # no answer will be used: given up, or failed too often
 
 
@@ -42,8 +43,7 @@ class Slot:
 
     key: int
     trials: tuple[int, ...] = ()  # ids of those that served it; the last one counts
-    # state of the last trial; abandoned once and for all, whatever comes late
-    outcome: TrialState = TrialState.RUNNING
+    outcome: TrialState = TrialState.RUNNING  # of the last trial; a late answer changes nothing
     state: SlotState = SlotState.WAITING
 
 
@@ -53,17 +53,15 @@ class Outstanding:
 
     trials: tuple[int, ...]  # ids of those that are running, increasing
     again: int  # how many points are to be asked again now
-    # keys of those that are asked again once other trials of them end, increasing
-    held: tuple[int, ...]
+    held: tuple[int, ...]  # keys of those to be asked again once other trials of them have ended
 
 
 class OpenRound:
     """Design and bookkeeping of the open round, number r, which has q_r design points.
 
-    Its length t_r is fixed beforehand, or None where it closes when its first q_r design points
-    are settled. Where kernel and noise are given, the surrogate is fixed within the round. With
-    ``needs_all`` a design point whose trial was abandoned is asked again, at most twice: a regret
-    bound needs the answer. If not, the round goes without it.
+    Its length is t_r, or None where it closes when its first q_r design points are settled. With
+    ``needs_all`` a design point whose trial was abandoned is asked again, at most twice, because a
+    regret bound needs its answer; else the round goes without it.
     """
 
     def __init__(
@@ -82,20 +80,20 @@ class OpenRound:
         self.length = length
         self.surrogate = surrogate
         self.slots: list[Slot] = []
-        # Of the asks, waits were made once the first q_r design points had all been asked, in the
-        # place of one that had to wait, or of a design point again.
+        # Waits are asks made once the first q_r design points had been asked, while the next one
+        # had to wait, or of a design point again.
         self.asks = self.waits = 0
         self.departures: set[Departure] = set()
         self._active = active
         self._statuses = dict(statuses)
         self._needs_all = needs_all
-        self._design: Design | None = None
+        self.design: Design | None = None  # made when it is first needed
         followed = SlotState.WAITING, SlotState.RETRY, SlotState.DROPPED
         self._slots_in: dict[SlotState, set[int]] = {state: set() for state in followed}
         self._running: set[int] = set()  # trial ids
 
     def next_retry(self) -> int | None:
-        """The first slot whose point is to be asked again now."""
+        """The first slot whose point is to be asked again now, or None."""
         retries = self._slots_in[SlotState.RETRY]
         free = (n for n in retries if self._status(self.slots[n].key) is PointStatus.OPEN)
         return min(free, default=None)
@@ -113,7 +111,7 @@ class OpenRound:
             ]
             if not held:
                 raise
-            # Nothing else is left to ask: rather a held point than none.
+            # A held point is better than none.
             for key in held:
                 design.exclude(key, excluded=False)
             pick = design.next()
@@ -122,7 +120,7 @@ class OpenRound:
             return pick
 
     def reserve(self, key: int) -> None:
-        """The next slot is for a point whose trial is not known yet, or never came to be."""
+        """Give the next slot to a point whose trial is not known yet, or was never made."""
         self._append(Slot(key, outcome=TrialState.FAILED))
         self._refresh(len(self.slots) - 1)
 
@@ -138,7 +136,7 @@ class OpenRound:
         return slot < len(self.slots) and bool(self.slots[slot].trials)
 
     def take(self, trial: Trial, key: int) -> None:
-        """A trial of the point with a key was opened for a slot, a new one or one tried again."""
+        """Enter a new trial of the point with a key."""
         self.asks += 1
         self._running.add(trial.id)
         again = trial.slot >= 0 and self.is_served(trial.slot)
@@ -148,15 +146,15 @@ class OpenRound:
         if trial.slot == len(self.slots):
             self._append(Slot(key))
         slot = self.slots[trial.slot]
-        if slot.key != key:  # it was reserved before failures were known that change the design
+        if slot.key != key:  # reserved before failures were known that change the design
             slot.key = key
-            self._design = None
+            self.design = None
         slot.trials += (trial.id,)
         slot.outcome = TrialState.RUNNING
         self._refresh(trial.slot)
 
     def settle(self, trial: Trial) -> None:
-        """A trial of this round was answered, failed or abandoned."""
+        """Enter that a trial of this round was answered, failed or abandoned."""
         self._running.discard(trial.id)
         if trial.slot < 0:
             return
@@ -165,13 +163,13 @@ class OpenRound:
             return
         slot.outcome = TrialState.ABANDONED if trial.late else trial.state
         if self.is_given_up(slot):
-            self._design = None  # sigma forgets the point: the design is made anew without it
+            self.design = None  # made anew without the point
         self._refresh(trial.slot)
 
     def set_status(self, key: int, status: PointStatus) -> None:
-        """Whether a point may be asked; decides on the slots that wait to be asked again there.
+        """Enter whether a point may be asked, for the design and the slots that wait for it.
 
-        A point whose value is known exactly counts in the design, whatever it was asked for.
+        A point whose value is known exactly counts in the design even if it has no slot.
         """
         before = self._status(key)
         if status is before:
@@ -180,30 +178,25 @@ class OpenRound:
         for number, slot in enumerate(self.slots):
             if slot.key == key:
                 self._refresh(number)
-        if self._design is None or not self._active.has(key):
+        if self.design is None or not self._active.has(key):
             return
         if before is PointStatus.KNOWN:
-            self._design = None  # sigma forgets the point
+            self.design = None  # made anew without the point
             return
         if status is PointStatus.KNOWN and all(slot.key != key for slot in self.slots):
-            self._design.add(key)
-        self._design.exclude(key, status is not PointStatus.OPEN)
+            self.design.add(key)
+        self.design.exclude(key, status is not PointStatus.OPEN)
 
     def use(self, surrogate: Surrogate) -> None:
-        """Go on with another surrogate, learned from more answers; picks made so far stay."""
+        """Go on with a surrogate that was learned again; picks made so far stay."""
         if surrogate is not self.surrogate:
             self.surrogate = surrogate
-            self._design = None
+            self.design = None
 
     def restart(self, active: ActiveSet) -> None:
-        """Go on with other points; picks outside them no longer count."""
+        """Go on with another active set; picks outside it no longer count."""
         self._active = active
-        self._design = None
-
-    @property
-    def design(self) -> Design | None:
-        """The design so far, where it is at hand."""
-        return self._design
+        self.design = None
 
     def design_is_asked(self) -> bool:
         """Whether the first q_r design points have been asked."""
@@ -211,10 +204,10 @@ class OpenRound:
 
     def design_is_settled(self) -> bool:
         """Whether the first q_r design points have been asked and none is outstanding."""
-        return self.design_is_asked() and self.oldest_unsettled() is None
+        unsettled = self._slots_in[SlotState.WAITING] | self._slots_in[SlotState.RETRY]
+        return self.design_is_asked() and min(unsettled, default=inf) >= self.design_size
 
     def all_settled(self) -> bool:
-        """Whether no trial of the round is running."""
         return not self._running
 
     def gave_up(self) -> bool:
@@ -222,7 +215,7 @@ class OpenRound:
         return any(number < self.design_size for number in self._slots_in[SlotState.DROPPED])
 
     def is_given_up(self, slot: Slot) -> bool:
-        """Whether the design goes on as if a point that was abandoned had never been asked."""
+        """Whether the design goes on as if an abandoned point had never been asked."""
         last = not self._needs_all or len(slot.trials) >= MAX_FAILURES
         return slot.outcome is TrialState.ABANDONED and last
 
@@ -232,12 +225,6 @@ class OpenRound:
             return False
         slot = self.slots[trial.slot]
         return slot.state is SlotState.ANSWERED and slot.trials[-1] == trial.id
-
-    def oldest_unsettled(self) -> int | None:
-        """The first slot of the first q_r that is outstanding; None if there is none."""
-        open_slots = self._slots_in[SlotState.WAITING] | self._slots_in[SlotState.RETRY]
-        first = min(open_slots, default=self.design_size)
-        return first if first < self.design_size else None
 
     def outstanding(self) -> Outstanding:
         """What keeps the round from closing once all its design points have been asked."""
@@ -253,18 +240,18 @@ class OpenRound:
         )
 
     def answered(self, first: int | None) -> list[int]:
-        """Trials whose answers count, of the first slots or of all, increasing."""
+        """Ids of the trials whose answers count, of the first slots or of all, increasing."""
         slots = self.slots if first is None else self.slots[:first]
         return sorted(s.trials[-1] for s in slots if s.state is SlotState.ANSWERED)
 
     def _append(self, slot: Slot) -> None:
         self.slots.append(slot)
-        # sigma_{k-1,r} of Algorithm 1: a point counts from its ask on, whatever becomes of it.
-        if self._design is not None:
-            self._design.add(slot.key)
+        # As in sigma_{k-1,r} of Algorithm 1 a point counts from its ask on.
+        if self.design is not None:
+            self.design.add(slot.key)
 
     def _refresh(self, number: int) -> None:
-        """Where a slot stands follows from its last trial and the feasibility of its point."""
+        """Derive the state of a slot from its last trial and the status of its point."""
         slot = self.slots[number]
         slot.state = _AFTER[slot.outcome]
         if slot.outcome is TrialState.ABANDONED and not self.is_given_up(slot):
@@ -280,16 +267,16 @@ class OpenRound:
             (numbers.add if state is slot.state else numbers.discard)(number)
 
     def _current_design(self) -> Design:
-        if self._design is None:
+        if self.design is None:
             inside = self._active.has
             picks = [slot.key for slot in self.slots if not self.is_given_up(slot)]
             known = {k for k, status in self._statuses.items() if status is PointStatus.KNOWN}
             picks = sorted(known.difference(picks), key=abs) + picks  # as they were met
             closed = [k for k, status in self._statuses.items() if status is not PointStatus.OPEN]
-            self._design = self._active.design(
+            self.design = self._active.design(
                 self.surrogate, self.number, filter(inside, picks), filter(inside, closed)
             )
-        return self._design
+        return self.design
 
     def _status(self, key: int) -> PointStatus:
         return self._statuses.get(key, PointStatus.OPEN)

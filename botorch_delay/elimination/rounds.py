@@ -15,9 +15,8 @@ from botorch_delay.exceptions import InputError
 def round_lengths(horizon: int, wait: float) -> tuple[list[int], list[int]]:
     """Design sizes and lengths of the rounds of Algorithm 1.
 
-    ``q_0 = 1``, ``q_r = ceil(sqrt(T q_{r-1}))``, ``t_r = ceil(q_r + wait)``, the last length
-    cut so that the lengths sum to ``T``. The design sizes are those of the recursion, also
-    where the last round is cut below its own.
+    ``q_0 = 1``, ``q_r = ceil(sqrt(T q_{r-1}))``, ``t_r = ceil(q_r + wait)``, the last length cut
+    so that the lengths sum to ``T``. Design sizes are not cut, even where a length is below one.
 
     Args:
         horizon: T, the number of asks, at least 1.
@@ -35,7 +34,7 @@ def round_lengths(horizon: int, wait: float) -> tuple[list[int], list[int]]:
 
 
 def _lengths(horizon: int, wait: float, size: int, left: int) -> tuple[list[int], list[int]]:
-    """Those of the rounds after one of a size, which have this many asks."""
+    """The same for the rounds after one with ``size`` design points, ``left`` asks in all."""
     q: list[int] = []
     t: list[int] = []
     while left > 0:
@@ -55,8 +54,7 @@ def next_design_size(horizon: int, previous: int) -> int:
 class Departure(enum.StrEnum):
     """How a round departed from what the regret bound is proved for, while asks could follow."""
 
-    # The answer of a design point will not be used: it was abandoned, or failed too often.
-    GIVEN_UP = "given up"
+    GIVEN_UP = "given up"  # a design point was abandoned, or failed too often
     SHORTENED = "shortened"  # a failure took an ask from a round of fixed length
     UNEVEN = "uneven"  # a design point's answer has another noise variance than the surrogate's
     UNANSWERED = "unanswered"  # of fixed length, it closed before all q_r points were answered
@@ -112,7 +110,7 @@ class RoundRecord:
 
     def describe(self) -> dict[str, Any]:
         """The record as plain values, JSON-ready."""
-        departures = [str(departure) for departure in self.departures]
+        departures = list(map(str, self.departures))
         return asdict(self) | {"trial_ids": list(self.trial_ids), "departures": departures}
 
     @classmethod
@@ -128,9 +126,9 @@ class RoundRule:
 
     With a wait, u_T(delta) of a delay law in steps, rounds have the lengths of Algorithm 1, and
     bounds use whatever has arrived. Without one, a round closes on arrival: when its first q_r
-    design points are settled, and bounds use exactly those. The k-th design point of the run is
-    not asked before ask ``1 + (k - 1) / rho``, which bounds the number of rounds; rho is the
-    fraction of asks that are design points. Without a horizon no end is planned.
+    design points are settled, and bounds use exactly those. With rho the fraction of asks that are
+    design points, the k-th one of the run is not asked before ask ``1 + (k - 1) / rho``, which
+    bounds the number of rounds. Without a horizon no end is planned.
     """
 
     def __init__(
@@ -157,10 +155,9 @@ class RoundRule:
             self.count = number
 
     def resume(self, number: int, size: int, asks: int) -> None:
-        """Go on after rounds that were begun under a shorter horizon.
+        """Plan the rounds after round ``number``, begun under a shorter horizon.
 
-        The last one, ``number``, had ``size`` design points and ends after so many asks, where
-        lengths are fixed.
+        It has ``size`` design points and, where lengths are fixed, ends after so many asks.
         """
         if self._horizon is not None and self.wait is not None:
             left = self._horizon - asks
@@ -173,10 +170,7 @@ class RoundRule:
         return self.wait is None
 
     def share(self, number: int) -> int:
-        """By how much delta is divided for round ``number``; the reciprocals sum to at most 1.
-
-        It is R, the number of rounds; ``r (r + 1)`` where no end is planned.
-        """
+        """What delta is divided by for round r: R, or ``r (r + 1)`` where no end is planned."""
         return number * (number + 1) if self.count is None else self.count
 
     def design_size(self, number: int, previous: int) -> int:
@@ -243,6 +237,5 @@ class GeometricRounds:
         return size if horizon is None else min(size, horizon)
 
 
-# Where an engine that tunes names no horizon. How long an answer takes is not known there, so
-# that rounds begin small and soon have any size.
+# Where there is no horizon. The wait for an answer is not known, so rounds begin small and double.
 OPEN_ENDED = GeometricRounds(1, 2.0)

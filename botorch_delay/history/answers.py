@@ -14,12 +14,12 @@ from botorch_delay.history.trials import Attached, Trial
 
 @dataclass(frozen=True)
 class Answers:
-    """Answers to be maximised, on the CPU, where what is learned from them is decided."""
+    """Answers to be maximised, on the CPU."""
 
     X: Tensor  # the points, ``n x d``
     y: Tensor  # their values, ``n``; NaN for a trial that has none
-    noise_var: Tensor  # of each the known one, NaN where none is known, ``n``; in double precision
-    group: Tensor  # a number for each, the same where points are equal: a LongTensor ``n``
+    noise_var: Tensor  # known noise variances, NaN where unknown, ``n``; in double precision
+    group: Tensor  # numbers that are the same where points are equal: a LongTensor ``n``
 
     def __len__(self) -> int:
         return len(self.y)
@@ -30,13 +30,13 @@ class Answers:
 
     @classmethod
     def without_values(cls, domain: Domain, rows: Tensor) -> Answers:
-        """Answers of 0, for what needs points alone, at rows of a finite set (LongTensor ``n``)."""
+        """Answers of 0 at rows of a finite set (LongTensor ``n``), where only points matter."""
         X, unknown = domain.on_cpu[rows], torch.full((len(rows),), torch.nan, dtype=torch.double)
         return cls(X, X.new_zeros(len(rows)), unknown, rows)
 
     @classmethod
     def of(cls, domain: Domain, sign: float, results: Sequence[Trial | Attached]) -> Answers:
-        """Those of some trials and results from elsewhere; ``sign`` is -1 to minimise."""
+        """Those of some trials and attached results; ``sign`` is -1 to minimise."""
         values, noise_var = (
             torch.tensor([torch.nan if v is None else v for v in column], dtype=torch.double)
             for column in ([r.value for r in results], [r.noise_var for r in results])

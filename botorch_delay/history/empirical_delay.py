@@ -1,16 +1,15 @@
 """The law of delays, estimated from the answers so far.
 
-Trials that are still out have no delay yet, only an age: their delays are at least that. The
-product-limit estimate (Kaplan & Meier 1958) uses both. With d_u answers that took u steps, and n_u
-delays that are known to be at least u,
+Running trials have no delay yet, only an age: their delays are at least that. The product-limit
+estimate (Kaplan & Meier 1958) uses both. With d_u answers that took u steps, and n_u delays that
+are known to be at least u,
 
     P(tau > u) = product over v <= u of (1 - d_v / n_v).
 
-It is right for independent delays of one law, and trials that went out of sight (running, failed,
-abandoned, answered after the last ask) for no reason that tells of their delay beyond their age.
-Beyond the longest delay or age the estimate stays where it is, above 0 if the oldest trial is still
-out. No guarantee rests on it: among fewer than T delays none tells where a share delta / (2 T) of
-them begins.
+It assumes independent delays of one law, and that being censored (running, failed, abandoned,
+answered after the last ask) tells nothing of a delay beyond the age. Beyond the longest delay or
+age the estimate is constant, above 0 if the oldest trial is still running. No guarantee rests on
+it: fewer than T delays do not tell where the last share delta / (2 T) begins.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ _ROUNDING = 1e-12
 
 
 class EmpiricalDelay:
-    """A law of delays estimated from answers, with trials that are still out counted in.
+    """A law of delays estimated from answers and from trials that are still running.
 
     ``opt.delays()`` makes one from an optimizer's trials.
 
     Args:
         delays: of the answers, in steps: whole numbers of at least 0, at least one.
         ages: the asks made since each trial without an answer was asked, in steps: its delay is
-            at least that. A trial that has only just been asked has age 0 and tells nothing.
+            at least that.
 
     Attributes:
         mean: the restricted mean E[min(tau, L)], in steps, with L = ``limit``, the longest delay or
@@ -77,8 +76,8 @@ class EmpiricalDelay:
 
         Args:
             trials: as ``opt.trials`` has them.
-            ended: no further ask is planned: what was answered after the last one is only known
-                to have taken so long at least, for there were no more asks to count.
+            ended: no further ask is planned: of what was answered after the last one only a lower
+                bound of the delay is known.
         """
         trials = list(trials)
         asks = max((trial.id for trial in trials), default=-1) + 1
@@ -123,8 +122,7 @@ class EmpiricalDelay:
                 further asks it takes.
 
         Raises:
-            NotSupportedError: beyond what answers tell: a quantile behind which only trials are
-                that are still out.
+            NotSupportedError: beyond what answers tell, where only running trials are left.
             InputError: if ``p`` or ``age`` is out of range.
         """
         p = validation.probability(p, "p")

@@ -1,25 +1,25 @@
-"""What happened in a run: the events that every state of an optimizer is the replay of.
+"""The events of a run: the state of an optimizer is their replay.
 
-An event says what was decided, never how: to apply it nothing is computed that it says already. So
-the same events give the same state, in this process, in one that loads a file, or in several that
-share the trials of another system.
+An event says what was decided, so nothing is decided again to apply it. The same events give the
+same state in this process, in one that loads a file, and in several that share the trials of an
+engine.
 
 | kind | what happened | data |
 |---|---|---|
 | asked | a trial was asked | ``x``, ``point`` (row of a set), ``round``, ``slot``, and below |
 | completed, failed, abandoned | what became of a trial | ``noise_var``, ``reason`` |
-| corrected | a trial was given another value, or failed after all | ``reason`` |
+| corrected | a trial's value was replaced, or it failed after all | ``reason`` |
 | attached | a result came from elsewhere | ``x``, ``point`` |
-| detached | such a result was taken back | its ``id``, ``reason`` |
+| detached | such a result was withdrawn | its ``id``, ``reason`` |
 | extended | more asks were planned | ``horizon`` |
 | finished | the run was ended | |
 | noted | the user's notes changed | |
 | fitted | kernel and noise were learned | ``surrogate``, ``answers`` |
 | opened | the first round began | |
-| closed | a round ended | ``record``, ``left`` (rows taken out, or a point inside), ``last`` |
+| closed | a round ended | ``record``, ``left`` (rows eliminated, or a point inside), ``last`` |
 | reset | no active point could be asked | ``whole`` (the domain became active again) |
 | reserved | a design point is left to another process | ``x``, ``point`` |
-| tested | the least norm of the answers was found | ``norm``, ``answers`` |
+| tested | the answers were found to need a norm | ``norm``, ``answers`` |
 | accepted, searched | a step of GP-ThreDS | ``node`` |
 | base | a call of a wrapped optimizer | its ``events``, ``fed`` (trial that it was told of) |
 
@@ -50,9 +50,9 @@ SETTLED = ("completed", "failed", "abandoned")
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened."""
+    """One event, of a kind above."""
 
-    kind: str  # one of the kinds above
+    kind: str
     time: float  # seconds since the epoch (UTC)
     trial: int | None = None  # id of the trial that it concerns
     value: float | None = None  # of a completed or corrected trial or an attached result
@@ -65,7 +65,7 @@ class Event:
         return {"kind": kind, "time": time, "trial": trial, "value": value, "data": data}
 
     def row(self) -> tuple[str, float, int | None, float | None, str]:
-        """The same for a table, its data as JSON."""
+        """The event as a row of a table, its data as JSON."""
         return self.kind, self.time, self.trial, self.value, json.dumps(self.data)
 
     @classmethod
@@ -95,10 +95,7 @@ class Event:
 
 
 def read_events(records: Sequence[Any], domain: Domain) -> list[Event]:
-    """Events from plain values; their points are compared with the domain, all at once.
-
-    :class:`StorageError` if one is malformed, or a point is not where it says.
-    """
+    """Events from plain values; StorageError if one is malformed or has another point."""
     events = [Event.read(record) for record in records]
     placed = [event for event in events if event.kind in ("asked", "attached", "reserved")]
     if not placed:

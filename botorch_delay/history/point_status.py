@@ -1,4 +1,4 @@
-"""Which points may be asked: after failures, and where one evaluation tells all."""
+"""Which points may be asked: after failures, and where evaluations are exact."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from botorch_delay.history.trials import Attached, Suggestion, Trial, TrialObser
 
 # A point that fails is asked again at most twice.
 MAX_FAILURES = 3
-# So many repeats, of all tries as well, and none with another answer, show that evaluations are
-# exact. One in four agrees by chance where an evaluation picks one of four stored runs.
+# So many repeats, also as a share of all tries, and none with another answer, show that evaluations
+# are exact. (Where an evaluation picks one of four stored runs, one in four agrees by chance.)
 REPEATS, REPEATED_SHARE = 3, 0.05
 
 
@@ -22,18 +22,18 @@ class PointStatus(enum.Enum):
     """Whether a point may be asked."""
 
     OPEN = "open"
-    HELD = "held"  # it failed, and enough trials of it are running to settle the matter
-    INFEASIBLE = "infeasible"  # out of the domain
-    KNOWN = "known"  # evaluations are exact, and one has been asked for
+    HELD = "held"  # it failed, and enough trials of it are running to decide
+    INFEASIBLE = "infeasible"  # it failed too often
+    KNOWN = "known"  # evaluations are exact, and it has been asked
 
 
 class Feasibility(TrialObserver):
     """The status of each point, a function of its trials alone.
 
-    What counts are the trials asked after the last one that was answered. Three failures among
-    them, and the point is infeasible; one, and no more than two others may run. The order in which
+    Only trials asked after the last answered one count. Three failures among them make the point
+    infeasible, and after the first at most three have failed or are running. The order in which
     answers and failures arrive makes no difference, and a point that crashes now and then stays
-    in.
+    feasible.
 
     Where evaluations are exact, a point with an answer or a running trial is not asked again.
     """
@@ -44,15 +44,12 @@ class Feasibility(TrialObserver):
         self._trials: dict[int, list[Trial]] = defaultdict(list)
         self._attached: dict[int, dict[int, float]] = defaultdict(dict)  # values by ids
         self.suspects: set[int] = set()  # points of which a trial has failed
-        # Answers and running trials, of each point that has some, and of all; an answer of each
-        # point, and the points that have other ones.
-        self._tries: dict[int, int] = {}
-        self._tried = 0
-        self._first: dict[int, float] = {}
-        self._differing: set[int] = set()
+        self._tries: dict[int, int] = {}  # answers and running trials, of points with any
+        self._tried = 0  # of all points
+        self._first: dict[int, float] = {}  # an answer of each point
+        self._differing: set[int] = set()  # points with several values
 
     def key(self, place: Trial | Attached) -> int:
-        """The key of a point, see :class:`PointKeys`."""
         if place.index is not None:
             return place.index
         source = place.id if isinstance(place, Trial) else -1 - place.id
@@ -63,8 +60,7 @@ class Feasibility(TrialObserver):
     def asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
         key = self.key(trial)
         self._trials[key].append(trial)
-        self._tries[key] = self._tries.get(key, 0) + 1
-        self._tried += 1
+        self._add_tries(key, 1)
 
     def settled(self, trial: Trial) -> None:
         key, answered = self.key(trial), trial.state is TrialState.COMPLETED
@@ -112,9 +108,9 @@ class Feasibility(TrialObserver):
         return sorted(self._tries)
 
     def repeats_agree(self) -> bool:
-        """Whether points were tried again, often enough to tell, and gave no other answer.
+        """Whether enough points were tried again, and none gave another answer.
 
-        Trials that are running count, so that workers do not all try again at once.
+        Running trials count as tries, so that workers do not all repeat points at once.
         """
         repeats = self._tried - len(self._tries)
         return not self._differing and repeats >= max(REPEATS, REPEATED_SHARE * self._tried)
@@ -130,7 +126,7 @@ class Feasibility(TrialObserver):
             self._differing.add(key)
 
     def _count(self, key: int) -> None:
-        """Count the tries of a point, and compare its answers, anew."""
+        """Count the tries of a point and compare its answers from scratch."""
         trials = self.trials(key)
         answers = [trial.value for trial in trials if trial.value is not None]
         answers += self._attached.get(key, {}).values()
@@ -142,7 +138,7 @@ class Feasibility(TrialObserver):
             self._compare(key, answer)
 
     def ask_counts(self) -> list[int]:
-        """How often each point was asked that was."""
+        """How often each point was asked, of those that were."""
         return [len(trials) for trials in self._trials.values() if trials]
 
     def trials(self, key: int) -> list[Trial]:
@@ -162,7 +158,7 @@ class Feasibility(TrialObserver):
         )
 
     def known(self) -> set[int]:
-        """Points that are not asked again because evaluations are exact."""
+        """Points not asked again because evaluations are exact."""
         return {key for key in self.closed() if self.status(key) is PointStatus.KNOWN}
 
     def closed(self) -> list[int]:
@@ -176,7 +172,7 @@ class Feasibility(TrialObserver):
 
 
 def nothing_to_ask(count: int, *, exact: bool = False) -> EmptyDomainError:
-    """The error where none of all points may be asked."""
+    """The error where none of ``count`` points may be asked."""
     if exact:
         return EmptyDomainError(
             "No point is left to ask: evaluations are exact, so that a point with an answer or a "

@@ -1,12 +1,12 @@
 """The SQLite file that holds a state.
 
-A file is a table of events that only ever grows, written in transactions: one more answer is one
-row, and a kill at any moment leaves the last committed state. Anyone can read it with SQL; the view
-``trials`` shows what the events come to. A file holds an earlier state of a run if its last event
-happened in that run, too, as the same one and at the same time.
+A file is a table of events that only grows, written in transactions: one more answer is one row,
+and a kill at any moment leaves the last committed state. Anyone can read it with SQL; the view
+``trials`` sums up the events. A file holds an earlier state of a run if its last event is also in
+that run, at the same place and time.
 
-Nothing in a file is executed: it is read as numbers and JSON, from its tables and never from its
-view, and its schema must be exactly the one below.
+Nothing in a file is executed: it is read as numbers and JSON from its tables, never from its view,
+and its schema must be exactly the one below.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _SCHEMA = {
         WHERE kind = 'corrected' GROUP BY trial) AS fixed
         ON fixed.trial = asked.trial WHERE asked.kind = 'asked'""",
 }
-# The files that threads are editing: none must wait for itself.
+# Files being edited, with their threads: none must wait for itself.
 _edited: set[tuple[int, Path]] = set()
 _DTYPES = {"float64": torch.float64, "float32": torch.float32}
 _COLUMNS = ("kind", "time", "trial", "value", "data")
@@ -79,7 +79,7 @@ def save(
     *,
     overwrite: bool = False,
 ) -> None:
-    """Write a state, its header without events, in one transaction; see ``Optimizer.save``."""
+    """Write a header and the events of a ledger in one transaction; see ``Optimizer.save``."""
     file = _as_path(path)
     validation.flag(overwrite, "overwrite")
     if _edit_of(file) in _edited:
@@ -99,8 +99,8 @@ def editing(
 ) -> Iterator[tuple[dict[str, Any], Callable[[Mapping[str, Any], Ledger], None]]]:
     """Read a file and write it again with no other process in between.
 
-    Yields the state, and a function that takes header and ledger of its continuation. What that
-    writes is committed at the end of the block, unless it raises.
+    Yields the state, and a function that writes header and ledger of its continuation, to be
+    committed at the end of the block unless that raises.
     """
     file = _existing(path)
     if (edit := _edit_of(file)) in _edited:
@@ -132,7 +132,7 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def holds_study(path: str | os.PathLike[str]) -> bool:
-    """Whether there is anything in the file: not if it is missing, or was never committed to."""
+    """Whether anything is in the file; false if it is missing or nothing was ever committed."""
     file = _as_path(path)
     if not file.exists():
         return False
@@ -143,7 +143,7 @@ def holds_study(path: str | os.PathLike[str]) -> bool:
 def _write(
     db: sqlite3.Connection, file: Path, header: Mapping[str, Any], ledger: Ledger, overwrite: bool
 ) -> None:
-    count: int | None = None  # of the events in the file, where the run goes on from them
+    count: int | None = None  # of events in the file, if the run continues them
     if _is_blank(db):
         for statement in _SCHEMA.values():
             db.execute(statement)
@@ -179,7 +179,7 @@ def _write(
 
 
 def _known_events(db: sqlite3.Connection, header: Mapping[str, Any], ledger: Ledger) -> int | None:
-    """How many events a file holds of an earlier state of a run; None if it holds another one."""
+    """How many events of this run a file holds; None if it holds another run."""
     query = f"SELECT number, {', '.join(_COLUMNS)} FROM events ORDER BY number DESC LIMIT 1"
     count, *last = db.execute(query).fetchone() or (0,)
     if count > ledger.event_count or not _is_of(db, header, arrays=not count):
@@ -190,7 +190,7 @@ def _known_events(db: sqlite3.Connection, header: Mapping[str, Any], ledger: Led
 
 
 def _is_of(db: sqlite3.Connection, header: Mapping[str, Any], *, arrays: bool = True) -> bool:
-    """Whether a file holds a study that was made as one with this header."""
+    """Whether a file holds a study made with the same arguments."""
     stored, made_with = _read_meta(db), ("optimizer", "config")
     own, other = ({name: known.get(name) for name in made_with} for known in (header, stored))
     if difference(own, other, 1e-5) is not None:
@@ -218,7 +218,7 @@ def _read(db: sqlite3.Connection, file: Path) -> dict[str, Any]:
 
 
 def _read_arrays(db: sqlite3.Connection) -> dict[str, Tensor]:
-    return {row[0]: _read_array(*row) for row in db.execute("SELECT * FROM arrays")}
+    return {name: _read_array(*row) for name, *row in db.execute("SELECT * FROM arrays")}
 
 
 def _read_meta(db: sqlite3.Connection) -> dict[str, Any]:
@@ -234,7 +234,7 @@ def _write_meta(db: sqlite3.Connection, key: str, value: Any) -> None:
 
 
 def _parsed(text: Any) -> Any:
-    """The value of JSON; of text alone, since bytes would choose a codec."""
+    """The value of JSON text; bytes are refused, since they would choose a codec."""
     if not isinstance(text, str):
         raise TypeError(f"{brief(text)} is not JSON")
     return json.loads(text)
@@ -248,14 +248,9 @@ def _write_array(db: sqlite3.Connection, header: Mapping[str, Any]) -> None:
     db.execute("INSERT INTO arrays VALUES (?, ?, ?, ?)", row)
 
 
-def _read_array(name: str, dtype: str, shape: str, data: bytes) -> Tensor:
-    try:
-        flat = torch.frombuffer(bytearray(memoryview(data)), dtype=_DTYPES[dtype])
-        return flat.reshape(_parsed(shape))
-    except (LookupError, TypeError, ValueError, RuntimeError) as error:
-        raise StorageError(
-            f"The stored array {brief(name)} is malformed: {truncated(error)}"
-        ) from error
+def _read_array(dtype: str, shape: str, data: bytes) -> Tensor:
+    flat = torch.frombuffer(bytearray(memoryview(data)), dtype=_DTYPES[dtype])
+    return flat.reshape(_parsed(shape))
 
 
 def _is_blank(db: sqlite3.Connection) -> bool:
@@ -300,9 +295,9 @@ def _connect(uri: str) -> sqlite3.Connection:
 
 @contextmanager
 def _transaction(file: Path, verb: str, *, create: bool = False) -> Iterator[sqlite3.Connection]:
-    """Read or write; without its commit, as after an error, SQLite rolls back.
+    """Read or write; without the commit, as after an error, SQLite rolls back.
 
-    Reading opens the file for writing, too, to roll back what a killed process left half written.
+    Reading needs write access, too, to roll back what a killed process left half written.
     """
     with _errors(file, verb):
         db = _connect(f"{file.resolve().as_uri()}?mode={'rwc' if create else 'rw'}")
@@ -330,6 +325,6 @@ def _errors(file: Path, verb: str) -> Iterator[None]:
         raise StorageError(
             f"Cannot {verb} {file}, it is damaged or no study: {truncated(error)}."
         ) from error
-    except (ValueError, TypeError, RecursionError, OverflowError, OSError) as error:
+    except (ValueError, TypeError, LookupError, RuntimeError, ArithmeticError, OSError) as error:
         cause = "what it is to hold cannot be stored" if verb == "write" else "it is damaged"
         raise StorageError(f"Cannot {verb} {file}, {cause}: {truncated(error)}.") from error

@@ -1,4 +1,4 @@
-"""States as plain values: what one must look like, and of which optimizer it is."""
+"""States as plain values: checks of their form, and of the optimizer they belong to."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LAYERS = re.compile(r"\.(arguments|hyperparameters|options|structure)\b")
 
 
 def check_format(version: Any, what: str) -> None:
-    """Refuse another version than the present one."""
+    """Refuse any other format than the present one."""
     if isinstance(version, int) and version == FORMAT:
         return
     advice = ""
@@ -32,7 +32,7 @@ def check_format(version: Any, what: str) -> None:
 
 
 def check_state(state: Mapping[str, Any]) -> None:
-    """Refuse what has not the outermost layer of a state, or is of another version."""
+    """Refuse what does not have the entries of a state, or has another format."""
     if not isinstance(state, Mapping):
         raise StorageError(f"A state is a dict, got {type(state).__name__}; use state_dict().")
     check_format(state.get("format"), "The state")
@@ -46,9 +46,9 @@ def check_state(state: Mapping[str, Any]) -> None:
 def difference(
     own: Any, stored: Any, tolerance: float = 1e-9, place: str = ""
 ) -> tuple[str, Any, Any] | None:
-    """The first place where two configurations differ, and both values; None where they agree.
+    """The first place where two configurations differ, and both values; None if they agree.
 
-    They are of tensors and JSON-ready values, whose numbers agree up to a relative tolerance.
+    They have tensors and JSON-ready values, whose numbers agree up to a relative tolerance.
     """
     here = place.removeprefix("."), own, stored
     if isinstance(own, Tensor) and isinstance(stored, Tensor):
@@ -72,7 +72,7 @@ def difference(
 
 
 def check_same(own: Mapping[str, Any], stored: Mapping[str, Any], tolerance: float) -> None:
-    """Refuse a state of another configuration than an optimizer's own, and name what differs."""
+    """Refuse a state whose configuration is not an optimizer's own, and name what differs."""
     found = difference(own, stored, tolerance)
     if found is None:
         return

@@ -1,4 +1,4 @@
-"""Trials, and the ledger in which asks and answers are kept."""
+"""Trials, and the ledger that keeps asks and answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from botorch_delay.domains.finite import Domain
 from botorch_delay.exceptions import StorageError, TrialError
 from botorch_delay.history.events import Event, brief
 
-# An answer is suspect if it lies this many standard deviations from at least this many others.
+# An answer is suspect this many standard deviations from all others, if they are at least so many.
 FAR, ENOUGH_ANSWERS = 8.0, 8
 
 
@@ -36,7 +36,7 @@ class Correction:
     """What a trial said before it was corrected."""
 
     value: float | None  # None where it had failed
-    failure: str  # why it had failed, as was told then
+    failure: str  # why it had failed
     reason: str  # why it was corrected
     corrected_at: float  # seconds since the epoch (UTC)
     corrected_step: int  # how many asks had been made by then, in steps
@@ -50,12 +50,12 @@ class _Placed:
 
     @property
     def x(self) -> Tensor:
-        """The point, a tensor of shape ``d``; a new one each time, free to be changed."""
+        """The point, ``d``; a new tensor each time."""
         return self.point.to(self.device, copy=True)
 
     @property
     def point(self) -> Tensor:
-        """The same as it is kept: on the CPU, not to be written to."""
+        """The same on the CPU, not to be written to."""
         return self.source if self.source.dim() == 1 else self.source[self.index]
 
 
@@ -63,26 +63,26 @@ class _Placed:
 class Trial(_Placed):
     """One ask and what became of it, kept up to date by the optimizer that made it.
 
-    It is read-only. A copy is of the moment, and has the point alone, not the domain that it is in.
+    It is read-only. A copy keeps the state of the moment.
 
     Attributes:
         id: counted from 0.
-        source: ``N x d``, of which the point is row ``index``, or the point itself, ``d``: of many
-            trials each would else have a tensor of its own.
+        source: ``N x d``, shared by many trials, of which the point is row ``index``, or the point
+            itself, ``d``.
         device: where ``x`` is put.
         columns: what the point's numbers stand for.
         index: row of the point in a finite domain; None on a box.
         round: counted from 1.
         slot: which design point of the round it serves, counted from 0; below 0 for none.
         asked_at: seconds since the epoch (UTC).
-        state: where it stands.
-        value: the answer as it was told, or corrected last; None without one.
+        state: running, completed, failed or abandoned.
+        value: the answer as told, or corrected last; None without one.
         noise_var: the known noise variance of the answer, or None.
         late: whether it was answered after it had been abandoned.
         reason: why it failed.
         answered_at: when it was answered, failed or was abandoned; None while it runs.
         answered_step: how many asks had been made by then, in steps; None while it runs.
-        corrections: what it said before each correction, the first one first.
+        corrections: what it said before each correction, oldest first.
     """
 
     id: int
@@ -109,7 +109,7 @@ class Trial(_Placed):
 
     @property
     def delay(self) -> int | None:
-        """The asks between its own and its answer, in steps; None without an answer."""
+        """How many asks came between its own and its answer; None without an answer."""
         if self.state is not TrialState.COMPLETED or self.answered_step is None:
             return None
         return self.answered_step - 1 - self.id
@@ -119,7 +119,7 @@ class Trial(_Placed):
         """How many asks had been made when a value was first told, in steps; None without one."""
         if self.value is None:
             return None
-        if self.corrections and self.corrections[0].value is None:  # it had failed
+        if self.corrections and self.corrections[0].value is None:
             return self.corrections[0].corrected_step
         return self.answered_step
 
@@ -151,25 +151,24 @@ class Attached(_Placed):
     id: int = 0  # counted from 0, those that were detached included
     answered_at: float = 0.0  # when it was attached, in seconds since the epoch
     answered_step: int = 0  # how many asks had been made by then, in steps
-    detached_at: float | None = None  # when it was taken back; None while it counts
-    reason: str = ""  # why it was taken back
-    noise_var: float | None = None  # None, for it is not known
+    detached_at: float | None = None  # when it was detached; None while it counts
+    reason: str = ""  # why it was detached
+    noise_var: None = None  # not known
 
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A point to ask and what it is asked for."""
+    """A point to ask, and what for."""
 
     index: int | None  # its row in a finite domain; None on a box
     round: int  # counted from 1
     slot: int  # which design point of the round it serves
     x: Tensor | None = None  # the point on a box, ``d``
-    # what else is to be known of the ask, JSON-ready
-    data: Mapping[str, Any] = field(default_factory=dict)
+    data: Mapping[str, Any] = field(default_factory=dict)  # more of the event, JSON-ready
 
 
 class TrialObserver:
-    """Part of an optimizer's state: it takes in events after the ledger has them."""
+    """A part of an optimizer's state that is told of each event after the ledger."""
 
     def asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
         """A trial was asked, with the data of the event."""
@@ -178,7 +177,7 @@ class TrialObserver:
         """A trial was answered, failed or abandoned."""
 
     def corrected(self, trial: Trial, before: TrialState) -> None:
-        """A trial was given another value, or another end, than it had before."""
+        """A trial's value or failure was corrected."""
         self.settled(trial)
 
     def attached(self, result: Attached) -> None:
@@ -192,17 +191,15 @@ class TrialObserver:
 
 
 class Ledger:
-    """The events of a run in order, and the trials and attached results that they made."""
+    """The events of a run in order, and the trials and attached results they made."""
 
     def __init__(self) -> None:
         self.trials: list[Trial] = []
         self.attached: list[Attached] = []
         self.detached: list[Attached] = []
-        self.answer_count = 0
         self._running: dict[int, Trial] = {}
         self.values: list[float] = []  # of all answers and attached results, increasing
-        # An ask is kept as its trial, an answer or a failure as the id of its trial, which say all
-        # of it: whole events would be most of what a long run takes of memory.
+        # To save memory an ask is kept as its trial, an answer or failure as the trial's id.
         self._events: list[Event | Trial | int] = []
 
     def __getitem__(self, trial_id: int) -> Trial:
@@ -213,11 +210,16 @@ class Ledger:
 
     @property
     def event_count(self) -> int:
-        """How many events there are."""
+        """The number of events."""
         return len(self._events)
 
+    @property
+    def answer_count(self) -> int:
+        """The number of trials with an answer."""
+        return len(self.values) - len(self.attached)
+
     def events(self, start: int = 0, stop: int | None = None) -> Iterator[Event]:
-        """The events from some number on, to before another one."""
+        """Events ``start`` to before ``stop``."""
         for entry in self._events[start:stop]:
             if isinstance(entry, Event):
                 yield entry
@@ -267,23 +269,19 @@ class Ledger:
         )
         self._running.pop(trial.id, None)
         if trial.value is not None:
-            self.answer_count += 1
             bisect.insort(self.values, trial.value)
-        # Of one that was abandoned a late answer may replace what the trial says.
+        # A late answer may replace what an abandoned trial says.
         self._events.append(event if trial.state is TrialState.ABANDONED else trial.id)
         return trial
 
     def correct(self, event: Event) -> tuple[Trial, TrialState]:
-        """The trial that is given another answer or failure, and its state before.
-
-        StorageError if it is unknown, or has neither.
-        """
+        """Correct a trial; it and its state before. StorageError if it has no answer or failure."""
         trial, reason = self._of(event), event.data.get("reason", "")
         before = trial.state
         answered, failed = event.value is not None, before is TrialState.FAILED
         if before is not TrialState.COMPLETED and not (failed and answered):
             raise StorageError(f"trial {trial.id} is corrected and was {before.value}.")
-        if not trial.corrections:  # the trial says no more what its first answer said
+        if not trial.corrections:  # the trial no longer has what its first answer said
             place = self._events.index(trial.id)
             self._events[place] = next(self.events(place, place + 1))
         said = Correction(trial.value, trial.reason, reason, event.time, len(self.trials))
@@ -294,7 +292,6 @@ class Ledger:
             reason="" if answered else reason,
             corrections=(*trial.corrections, said),
         )
-        self.answer_count += answered - (before is TrialState.COMPLETED)
         if said.value is not None:
             self.values.remove(said.value)
         if event.value is not None:
@@ -319,11 +316,11 @@ class Ledger:
         return self.attached[-1]
 
     def detach(self, event: Event) -> Attached:
-        """Take back an attached result, as it then is; StorageError if it is not there."""
+        """Detach a result; StorageError if it is not attached."""
         number, reason = event.data["id"], event.data.get("reason", "")
         places = [place for place, result in enumerate(self.attached) if result.id == number]
         if not places:
-            raise StorageError(f"attached result {brief(number)} is taken back and is not there.")
+            raise StorageError(f"result {brief(number)} is detached and was not attached.")
         result = self.attached.pop(places[0])
         self.detached.append(replace(result, detached_at=event.time, reason=reason))
         self._events.append(event)
@@ -331,16 +328,16 @@ class Ledger:
         return result
 
     def append(self, event: Event) -> None:
-        """Append an event that is of no trial."""
+        """Append an event that concerns no trial."""
         self._events.append(event)
 
     def repeated(self, last: int) -> int:
-        """How many of the last ``count`` attached results had been attached before."""
+        """How many of the last attached results, so many, repeat earlier ones."""
         results = [(*result.point.tolist(), result.value) for result in self.attached]
         return last - len(set(results)) + len(set(results[:-last]))
 
     def find(self, trial: Trial | int) -> Trial:
-        """The trial that is meant by a trial or its id; TrialError if there is none here."""
+        """The trial of this run by a trial or its id; TrialError if there is none."""
         trial_id = trial.id if isinstance(trial, Trial) else _as_id(trial)
         if not 0 <= trial_id < len(self.trials):
             known = f"0 to {len(self.trials) - 1}" if self.trials else "none yet"
@@ -354,11 +351,11 @@ class Ledger:
         return own
 
     def far(self, value: float, than: Trial | None = None) -> str:
-        """What makes a value, in the user's sign, suspect; empty where nothing does.
+        """Why a value, in the user's sign, is suspect; empty if it is not.
 
-        It lies further from all other answers (but that of the trial ``than``) than ``FAR`` of
-        their standard deviations, and further than they do from each other: near an optimum answers
-        crowd, and those of a look elsewhere are far from them.
+        A suspect value lies further from all other answers (without the trial ``than``) than
+        ``FAR`` of their standard deviations, and further than they do from each other: near an
+        optimum answers crowd, and one from elsewhere is far from them.
         """
         values = self.values
         if than is not None and than.value is not None:
@@ -378,7 +375,7 @@ class Ledger:
         )
 
     def running(self) -> list[Trial]:
-        """In the order of their ids."""
+        """Running trials in the order of their ids."""
         return list(self._running.values())
 
     def answered(self) -> list[Trial]:
@@ -386,7 +383,7 @@ class Ledger:
         return [trial for trial in self.trials if trial.state is TrialState.COMPLETED]
 
     def results(self) -> list[Trial | Attached]:
-        """The same, and what was obtained elsewhere."""
+        """Trials with an answer, and attached results."""
         return [*self.answered(), *self.attached]
 
 

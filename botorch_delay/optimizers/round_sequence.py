@@ -12,7 +12,7 @@ from botorch_delay import validation
 from botorch_delay.domains.devices import sent
 from botorch_delay.elimination.active_set import ActiveSet, RoundBounds
 from botorch_delay.elimination.box_active_set import whole_set
-from botorch_delay.elimination.closing import RoundAnswers, close_round, everything_left
+from botorch_delay.elimination.closing import RoundAnswers, check_anything_left, close_round
 from botorch_delay.elimination.open_round import NO_SLOT, WAITING_SLOT, OpenRound, Outstanding
 from botorch_delay.elimination.rounds import Departure, RoundRecord
 from botorch_delay.exceptions import ExhaustedDesignError, NoAnswerError, StorageError
@@ -186,7 +186,7 @@ class RoundSequence(TrialObserver):
 
         Where points may not be asked because their values are known exactly, they stay active.
         """
-        everything_left(self.active, self._feasibility, current.number)
+        check_anything_left(self.active, self._feasibility, current.number)
         return {"whole": self.feasible.is_empty}
 
     def apply_opened(self) -> None:

@@ -122,7 +122,7 @@ def test_fingerprints_tell_boxes_apart():
     ("options", "error", "message"),
     [
         ({"discrete_dims": {1: [8, 16]}}, InputError, "within its bounds"),
-        ({"discrete_dims": {7: [1]}}, InputError, "the last one is 3"),
+        ({"discrete_dims": {7: [1]}}, InputError, "must be at most 3"),
         ({"discrete_dims": {1: []}}, InputError, "at least one value"),
         ({"discrete_dims": {1: 16}}, InputTypeError, "list of numbers"),
         ({"discrete_dims": [1]}, InputTypeError, "must map a column"),

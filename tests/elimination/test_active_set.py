@@ -47,6 +47,13 @@ def test_contains_checks_its_argument():
         active.contains(torch.zeros(1, 2))
 
 
+def test_points_outside_of_a_finite_set_were_never_eliminated():
+    active = FiniteActiveSet(FiniteDomain(scattered(3)), eliminated=torch.tensor([0, 2, 1]))
+    X = torch.cat([active.domain.points, torch.full((1, 2), 9.0).double()])
+    assert active.round_that_eliminated(X).tolist() == [0, 2, 1, 0]
+    assert active.contains(X).tolist() == [True, False, False, False]
+
+
 def test_a_round_of_a_learned_kernel_is_judged_by_few_of_many_answers(monkeypatch):
     monkeypatch.setattr(box_active_set, "MOST_EVIDENCE", 5)
     box = BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double))
@@ -58,7 +65,9 @@ def test_a_round_of_a_learned_kernel_is_judged_by_few_of_many_answers(monkeypatc
     judged = [whole._condition(1, each, evidence, bounds) for each in (known, learned)]
     assert [len(condition.posterior) for condition in judged] == [9, 5]
     assert judged[1].posterior.data.y.max() == evidence.y.max()
-    active = [box_active_set.BoxActiveSet(box, (condition,)) for condition in judged]
+    active = [
+        box_active_set.BoxActiveSet(box)._cut(condition, box.bounds[:1]) for condition in judged
+    ]
     assert [len(each.pool.points) for each in active] == [4096, 2048]
 
 
@@ -70,6 +79,6 @@ def test_samples_of_a_box_are_smaller_with_many_answers(monkeypatch):
         X = scattered(n, 2)
         posterior = Posterior(se(), Data.single(X, X[:, 0], torch.full_like(X[:, 0], 0.01)))
         condition = box_active_set.Condition(1, posterior, lambda: HalfWidth(1.0), cutoff=-9.0)
-        return len(box_active_set.BoxActiveSet(box, (condition,)).pool.points)
+        return len(box_active_set.BoxActiveSet(box)._cut(condition, box.bounds[:1]).pool.points)
 
     assert [sampled(3), sampled(4)] == [4096, 2048]

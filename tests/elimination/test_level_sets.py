@@ -264,55 +264,21 @@ def test_more_and_fewer_points_than_particles() -> None:
 
 @pytest.mark.parametrize("margin", [lambda X: -0.1 - X.square().sum(1), lambda X: -1 + 0 * X[:, 0]])
 def test_an_empty_set_is_refused(margin: Margin) -> None:
-    with pytest.raises(EmptyDomainError, match="anchors"):
+    with pytest.raises(EmptyDomainError, match="No point with a margin of at least 0"):
         sample_set(box(3), margin, 10, generator(0), particles=256)
-    anchors = torch.full((1, 3), 0.5, dtype=torch.double)
-    with pytest.raises(EmptyDomainError, match="no anchor"):
-        sample_set(box(3), margin, 10, generator(0), anchors=anchors, particles=256)
 
 
-def test_anchors_rescue_a_needle() -> None:
-    # Nothing leads to the balls: the margin is -1 right up to them.
-    balls = Balls(4, 1e-14)
+def test_an_anchor_stands_for_a_set_that_is_not_found() -> None:
+    # Nothing leads to the ball: the margin is -1 right up to it.
+    anchor = torch.tensor([[0.1, 0.7, 0.3, 0.4]], dtype=torch.double)
 
     def margin(X: Tensor) -> Tensor:
-        return torch.where(balls(X) >= 0.0, 1.0, -1.0).double()
+        return torch.where((X - anchor).norm(dim=1) <= 1e-4, 1.0, -1.0).double()
 
-    # One anchor at the rim; one outside of the set, which is of no use.
-    anchors = balls.centres.clone()
-    anchors[1, 2] += 0.999 * balls.radii[1]
-    anchors[0] = 0.4
-    sample = sample_set(box(4), margin, 1500, generator(0), anchors=anchors, particles=1024)
-    assert sample.points.shape == (1500, 4)
-    assert (balls(sample.points) >= 0.0).all()
-    assert not balls.first(sample.points).any()
-    assert_uniform(balls.layers(sample.points), 400)
+    sample = sample_set(box(4), margin, 7, generator(0), anchor=anchor, particles=256)
+    assert torch.equal(sample.points, anchor.expand(7, 4))
     assert 0.0 < sample.volume < 1e-4
     assert sample.volume_error == sample.volume
-
-
-def test_a_needle_in_one_cell_of_a_list() -> None:
-    bounds = torch.tensor([[1e-3, 0.0, 0.0], [1.0, 4.0, 1.0]], dtype=torch.double)
-    domain = BoxDomain(bounds, {1: [0, 1, 4]}, log_dims=[0])
-    anchor = torch.tensor([[0.02, 4.0, 0.5]], dtype=torch.double)
-
-    def margin(X: Tensor) -> Tensor:
-        return torch.where((X - anchor).abs().amax(dim=1) <= 1e-6, 0.0, -1.0).double()
-
-    sample = sample_set(domain, margin, 600, generator(0), anchors=anchor, particles=256)
-    assert (margin(sample.points) >= 0.0).all()
-    assert (sample.points[:, 1] == 4.0).all()
-    assert_uniform((sample.points[:, 2] - 0.5 + 1e-6) / 2e-6, 150)
-
-
-def test_a_single_point_repeats_itself() -> None:
-    anchor = torch.tensor([[0.1, 0.7]], dtype=torch.double)
-
-    def margin(X: Tensor) -> Tensor:
-        return -(X - anchor).abs().amax(dim=1).sign()
-
-    sample = sample_set(box(2), margin, 7, generator(0), anchors=anchor, particles=256)
-    assert torch.equal(sample.points, anchor.expand(7, 2))
 
 
 @pytest.mark.parametrize("volume", [1e-4, 0.2])
