@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import math
-import warnings
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
@@ -20,7 +19,6 @@ from botorch_delay.confidence.anytime import Ellipsoids
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.delays import SubExponentialDelay
 from botorch_delay.elimination.rounds import Departure
-from botorch_delay.exceptions import RepeatedResultWarning
 from botorch_delay.history.trials import Attached, Ledger, Trial, TrialObserver, TrialState
 from botorch_delay.optimizers.assumptions import assumed, of_budget
 from botorch_delay.optimizers.budget import Budget
@@ -103,19 +101,6 @@ class Audit(TrialObserver):
             self.amended += 1
             if self._is_closed_on(result.answered_step):
                 self._broken[_FALSE_ROUND] = None
-
-    def report_repeated(self, last: int) -> None:
-        """Warn where bounds rest on results of which some of the last were attached before."""
-        rests = self._config.proves and self._config.evidence == "all" and not self._config.exact
-        repeats = self._ledger.repeated(last) if rests else 0
-        if repeats:
-            warnings.warn(
-                f"{repeats} of the attached results were attached before, with the same point and "
-                "value. Each counts as an evaluation of its own, on which bounds rest; attach an "
-                "evaluation once, and take a repeated one back with detach(id).",
-                RepeatedResultWarning,
-                stacklevel=5,
-            )
 
     def extended(self, before: int) -> None:
         asks = len(self._ledger)

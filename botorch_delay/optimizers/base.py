@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -18,9 +17,9 @@ from botorch_delay.exceptions import (
     InputError,
     InputTypeError,
     OutlierWarning,
+    RepeatedResultWarning,
     TrialError,
 )
-from botorch_delay.history.events import Event
 from botorch_delay.history.point_status import row_of
 from botorch_delay.history.trials import Attached, Suggestion, Trial, TrialState
 from botorch_delay.optimizers.reading import ReadableRun
@@ -78,7 +77,7 @@ class Optimizer(ReadableRun, ABC):
                 point = self._domain.on_cpu[row_of(choice)] if choice.x is None else choice.x
                 data = {"x": point.tolist(), "point": choice.index}
                 data |= {"round": choice.round, "slot": choice.slot, **choice.data}
-                self._apply(Event("asked", time.time(), len(self._ledger), data=data))
+                self._happen("asked", data=data, trial=len(self._ledger))
                 asked.append(self._ledger.trials[-1])
             except Exception as error:
                 if not asked:
@@ -161,8 +160,7 @@ class Optimizer(ReadableRun, ABC):
                 f"Trial {found.id} has failed already; a correction needs the value that it has."
             )
         far = "" if answer is None else self._ledger.far(answer, than=found)
-        self._apply(Event("corrected", time.time(), found.id, answer, said))
-        self._decide_after_corrected(found)
+        self._settle(found, "corrected", answer, said)
         _warn_far(found, far)
 
     @exclusive
@@ -224,7 +222,15 @@ class Optimizer(ReadableRun, ABC):
         rows = self._domain.find(X).tolist()
         for point, row, value in zip(X.tolist(), rows, numbers, strict=True):
             self._happen("attached", value, {"x": point, "point": None if row < 0 else row})
-        self._decide_after_attached(len(X))
+        repeats = self._ledger.repeated(len(X)) if self._config.proves_from_attached else 0
+        if repeats:
+            warnings.warn(
+                f"{repeats} of the attached results were attached before, with the same point and "
+                "value. Each counts as an evaluation of its own, on which bounds rest; attach an "
+                "evaluation once, and take a repeated one back with detach(id).",
+                RepeatedResultWarning,
+                stacklevel=3,  # past the lock
+            )
 
     @exclusive
     def detach(self, result: Attached | int, reason: str = "") -> None:
@@ -285,7 +291,7 @@ class Optimizer(ReadableRun, ABC):
             self._happen("finished")
 
     def _settle(self, trial: Trial, kind: str, value: float | None, data: dict[str, Any]) -> None:
-        self._apply(Event(kind, time.time(), trial.id, value, data))
+        self._happen(kind, value, data, trial.id)
         self._decide_after_settled(trial)
 
     @abstractmethod
@@ -293,13 +299,7 @@ class Optimizer(ReadableRun, ABC):
         """The next point. Rounds close here and nowhere else, but for the last."""
 
     def _decide_after_settled(self, trial: Trial) -> None:
-        """Decide what follows from a trial's end."""
-
-    def _decide_after_corrected(self, trial: Trial) -> None:
-        self._decide_after_settled(trial)
-
-    def _decide_after_attached(self, count: int) -> None:
-        """Say what there is to be said of the last ``count`` attached results."""
+        """Decide what follows from a trial's end, or from its correction."""
 
     def _close_last(self) -> None:
         """Close what is open, at the end of the run."""

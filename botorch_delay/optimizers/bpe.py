@@ -394,9 +394,6 @@ class BPEDelayOptimizer(Optimizer):
         if current is not None and len(self._ledger) == self.horizon and current.all_settled():
             self._close_last()
 
-    def _decide_after_attached(self, count: int) -> None:
-        self._audit.report_repeated(count)
-
     def _close_last(self) -> None:
         if self._rounds.open is not None:
             self._happen("closed", data=self._rounds.close(last=True))

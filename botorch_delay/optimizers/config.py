@@ -125,6 +125,11 @@ class Config:
         """What intervals around a posterior mean are made of: a confidence and a delta."""
         return DEFAULT_CONFIDENCE, DEFAULT_DELTA
 
+    @property
+    def proves_from_attached(self) -> bool:
+        """Whether proved bounds rest on attached results, too."""
+        return False
+
     def answers(self, results: Sequence[Trial | Attached]) -> Answers:
         """What some trials and attached results say, to be maximised."""
         return Answers.of(self.domain, self.sign, results)
@@ -342,6 +347,10 @@ class BPEConfig(BoundsConfig):
     def merges(self) -> bool:
         """Whether bounds from all answers, if there are any, take the place of the round's own."""
         return not self.proves or self.exact
+
+    @property
+    def proves_from_attached(self) -> bool:
+        return self.evidence == "all" and not self.merges
 
     @property
     def rule(self) -> Rule | None:

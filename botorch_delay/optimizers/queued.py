@@ -140,13 +140,10 @@ class QueuedOptimizer(Optimizer):
         if any(record["kind"] == "asked" for record in data["events"]):
             self._waiting = base.trials[-1]
 
-    def _decide_after_corrected(self, trial: Trial) -> None:
-        if trial.id in self._fed:  # else the base will be told what is right
-            said = trial.corrections[-1].reason
-            self._call(self._base.correct, self._fed[trial.id], trial.value, said)
-
-    def _decide_after_attached(self, count: int) -> None:
-        self._base._decide_after_attached(count)
+    def _decide_after_settled(self, trial: Trial) -> None:
+        if trial.id in self._fed:  # corrected after the base was told
+            reason = trial.corrections[-1].reason
+            self._call(self._base.correct, self._fed[trial.id], trial.value, reason)
 
     def _close_last(self) -> None:
         self._call(self._base.finish)

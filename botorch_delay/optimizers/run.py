@@ -246,9 +246,13 @@ class Run:
         return {"points" if self._domain.count is not None else "bounds": self._domain.like}
 
     def _happen(
-        self, kind: str, value: float | None = None, data: Mapping[str, Any] | None = None
+        self,
+        kind: str,
+        value: float | None = None,
+        data: Mapping[str, Any] | None = None,
+        trial: int | None = None,
     ) -> None:
-        self._apply(Event(kind, time.time(), value=value, data=data or {}))
+        self._apply(Event(kind, time.time(), trial, value, data or {}))
 
     def _apply(self, event: Event) -> None:
         """Take in an event, as it happens or when it is replayed: nothing is decided here."""
