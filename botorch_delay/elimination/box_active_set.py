@@ -103,6 +103,7 @@ class BoxActiveSet(ActiveSet):
     ) -> None:
         super().__init__(domain, PointKeys() if keys is None else keys)
         self.conditions, self.anchors = conditions, anchors
+        self.is_cut = bool(conditions)
         self._excluded = domain.bounds[:0] if excluded is None else excluded
         self._seed = seed
         self._pool: SetSample | None = None

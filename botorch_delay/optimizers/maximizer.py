@@ -63,7 +63,7 @@ class Maximizer:
         self._order: Tensor | None = None  # of the asks that nothing has been learned for
         # What the model was made with: a surrogate, and what rounds have left of a box.
         self._fitted: Surrogate | None = None
-        self._narrowed: ActiveSet | None = None
+        self._cut: ActiveSet | None = None
         parts = ledger, feasibility, config.domain, config.pending
         self.model = RuleModel(*parts, sign=config.sign, seed=config.seed)
 
@@ -75,12 +75,12 @@ class Maximizer:
     def update(self, active: ActiveSet | None = None) -> None:
         """Count all trials, with the present surrogate and candidates, where that is not done."""
         fitted, model = self._fitting.surrogate, self.model
-        narrowed = None if active is None or active.inside is None else active
-        behind = model.behind or model.renewals != model.renewals_due
-        if not behind and self._fitted is fitted and self._narrowed is narrowed:
+        cut = active if active is not None and active.is_cut else None
+        same = self._fitted is fitted and self._cut is cut
+        if model.views and same and model.renewals == model.renewals_due:
             return
-        self._fitted, self._narrowed = fitted, narrowed
-        left = None if narrowed is None else narrowed.spread
+        self._fitted, self._cut = fitted, cut
+        left = None if cut is None else cut.spread
         candidates = self._spread if left is None else left[:: max(len(left) // BOX_POOL, 1)]
         if self._domain.count is None and self._fitting.fitted_to > MANY_ANSWERS:
             candidates = candidates[::2]
@@ -92,8 +92,8 @@ class Maximizer:
     ) -> Suggestion:
         """The next point, for a slot of a round; anywhere where ``active`` is None.
 
-        With ``confirm`` it is that of :meth:`confirm`, if there is one. EmptyDomainError if nothing
-        may be asked, NumericsError if the rule is finite nowhere.
+        With ``confirm`` one of the best answered points is asked again, where it is open which is
+        best. EmptyDomainError if nothing may be asked, NumericsError if the rule is finite nowhere.
         """
         self.update(active)
         point = self.confirm(active) if confirm else None
@@ -131,7 +131,6 @@ class Maximizer:
 
     def confirm(self, active: ActiveSet | None = None) -> int | Tensor | None:
         """The answered point to ask again, while it is open which is best; see :class:`Exploit`."""
-        self.update(active)
         if self.model.is_blind or self.model.tells_all_at_once:
             return None
         keys, mean, deviation = self._answered(active)
@@ -182,7 +181,7 @@ class Maximizer:
         """Where points may be asked (None: everywhere), and at which candidates."""
         model, pool = self.model, self.model.candidates
         everywhere = torch.ones(len(pool), dtype=torch.bool, device=pool.device)
-        inside = None if active is None else active.inside
+        inside = None if self._cut is None else self._cut.inside
         within = everywhere if inside is None else inside(pool)
         if active is not None and active.rows is not None:
             within = torch.zeros_like(everywhere).index_fill(0, active.rows, True)
@@ -192,8 +191,7 @@ class Maximizer:
             avoided = model.feasibility.tried()
         for keys, left_out in ((closed + avoided, fails), (closed, fails), (closed, None)):
             rows = [key for key in keys if key >= 0]
-            points = [model.point(key) for key in keys if key < 0]
-            taken = _hashes(sent(torch.stack(points), pool) if points else pool[:0])
+            taken = _hashes(model.points([key for key in keys if key < 0]))
 
             def may_ask(
                 X: Tensor, taken: Tensor = taken, left_out: PointTest | None = left_out
@@ -205,7 +203,7 @@ class Maximizer:
 
             if not keys and inside is None and left_out is None and model.pool is None:
                 return None, within
-            everyone = not points and left_out is None
+            everyone = not len(taken) and left_out is None
             allowed = within.clone() if everyone else within & may_ask(pool)
             allowed[sent_rows(rows, allowed)] = False
             if model.pool is not None:
@@ -265,9 +263,7 @@ class Maximizer:
             if model.pool is not None:
                 rows = rows[torch.isin(rows, model.pool)]
             return rows.tolist(), model.mean[rows], model.deviation[rows]
-        if not keys:
-            return [], model.mean[:0], model.mean[:0]
-        X = sent(torch.stack([model.point(key) for key in keys]), model.candidates)
+        X = model.points(keys)
         allowed = self._domain.contains(X)
         if active is not None and active.inside is not None:
             allowed &= active.inside(X)

@@ -248,16 +248,18 @@ class RoundSequence(TrialObserver):
         return current.is_served(slot) or slot >= current.design_size
 
     def asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
-        current = self.of(trial)
-        if current is None and trial.round > len(self.records):
-            raise StorageError(f"trial {trial.id} is of round {trial.round}, which is not open.")
-        key = self._feasibility.key(trial)
-        if current is not None and trial.slot >= 0 and not current.admits(trial.slot, key):
-            raise StorageError(f"trial {trial.id} has an impossible slot, {trial.slot}.")
-        new = trial.slot >= 0 and not (current is not None and current.is_served(trial.slot))
-        self.designed += new
-        self.out_of_round += current is None
-        if current is not None:
+        current, key = self.of(trial), self._feasibility.key(trial)
+        if current is None:  # asked elsewhere, while its round was open
+            if trial.round > len(self.records):
+                raise StorageError(
+                    f"trial {trial.id} is of round {trial.round}, which is not open."
+                )
+            self.out_of_round += 1
+            self.designed += trial.slot >= 0
+        else:
+            if trial.slot >= 0 and not current.admits(trial.slot, key):
+                raise StorageError(f"trial {trial.id} has an impossible slot, {trial.slot}.")
+            self.designed += trial.slot >= 0 and not current.is_served(trial.slot)
             current.take(trial, key)
         self._update_status(key)
 

@@ -102,7 +102,6 @@ class RuleModel(View, TrialObserver):
 
     surrogate: Surrogate
     candidates: Tensor
-    _left_out: set[int]  # keys of points that posteriors go without
 
     def __init__(
         self,
@@ -118,7 +117,8 @@ class RuleModel(View, TrialObserver):
         self.feasibility, self.key = feasibility, feasibility.key
         self._domain, self._ledger, self._sign = domain, ledger, sign
         self.widths: list[float] = []
-        self.behind = True  # all trials are to be counted by restart() before anything is read
+        self.views: list[View] = []  # none until restart() has counted all trials
+        self._left_out: set[int] = set()  # keys of points that posteriors go without
 
     def restart(self, surrogates: Sequence[Surrogate], candidates: Tensor) -> None:
         """Count all trials anew, with other surrogates, of one kernel, or other candidates."""
@@ -142,7 +142,6 @@ class RuleModel(View, TrialObserver):
         results: list[Trial | Attached] = [*self._ledger.trials, *self._ledger.attached]
         for result in results:
             self._count(result)
-        self.behind = False
 
     @property
     def asks(self) -> int:
@@ -185,8 +184,7 @@ class RuleModel(View, TrialObserver):
         keys = [key for key in values if key not in later]
         if not keys:
             return set(), None
-        points = torch.stack([self.point(key) for key in keys])
-        X = self.surrogate.inputs(sent(points, self.candidates))
+        X = self.surrogate.inputs(self.points(keys))
         y = sent([sum(values[key]) / len(values[key]) for key in keys], X)
         kept = representative(X / self.surrogate.covar_module.lengthscale, y)
         in_use = {keys[row] for row in kept.tolist()}
@@ -209,6 +207,12 @@ class RuleModel(View, TrialObserver):
         """The point with a key, ``d``, on the CPU."""
         return self._domain.on_cpu[key] if key >= 0 else self.feasibility.keys.point(key)
 
+    def points(self, keys: Sequence[int]) -> Tensor:
+        """The points with some keys, ``n x d``, on the device of the candidates."""
+        if not keys:
+            return self.candidates[:0]
+        return sent(torch.stack([self.point(key) for key in keys]), self.candidates)
+
     def generator(self) -> torch.Generator:
         """A fresh one, of the present ask."""
         return generator_for(self.seed, len(self._ledger))
@@ -227,14 +231,11 @@ class RuleModel(View, TrialObserver):
 
     def pending_points(self) -> Tensor | None:
         """Points that count as pending, ``p x e`` in inputs of the surrogate; None without any."""
-        asked = self.asked_points
-        if asked is None:
+        if self.asked_points is None:
             return None
-        points = [trial.point for trial in self._ledger.running()]
-        points += [asked.point(key) for key in self.feasibility.fruitless()]
-        if not points:
-            return None
-        return self.surrogate.inputs(sent(torch.stack(points), self.candidates))
+        keys = [self.key(trial) for trial in self._ledger.running()]
+        keys += self.feasibility.fruitless()
+        return self.surrogate.inputs(self.points(keys)) if keys else None
 
     @property
     def tells_all_at_once(self) -> bool:
@@ -279,8 +280,8 @@ class RuleModel(View, TrialObserver):
         fruitless = self.feasibility.fruitless()
         if not fruitless or not self.surrogate.learned:
             return None
-        points = sent(torch.stack([self.point(key) for key in fruitless]), self.candidates)
-        failed, answered = self.surrogate.inputs(points), self.answers.anywhere.data.X
+        failed = self.surrogate.inputs(self.points(fruitless))
+        answered = self.answers.anywhere.data.X
         radius = CROWD * failed.shape[1] ** 0.5
 
         def weigh(inputs: Tensor, others: Tensor) -> Tensor:
@@ -323,27 +324,22 @@ class RuleModel(View, TrialObserver):
         if (width := data.get("width")) is not None:  # what width_at() said
             assert self.pending.max_delay is not None
             self.widths = [*self.widths, validation.real(width, "width")][-self.pending.max_delay :]
-        key = self.key(trial)
-        if not self.behind and key in self._left_out:
+        key, results = self.key(trial), list[Trial | Attached]([trial])
+        if key in self._left_out:  # the point counts again, with all its answers
             self._left_out.discard(key)
             there = [result for result in self._ledger.attached if self.key(result) == key]
-            results: list[Trial | Attached] = [*self.feasibility.trials(key), *there]
-            for result in results:
-                self._count(result)
-        elif not self.behind:
-            self._count(trial)
-
-    def settled(self, trial: Trial) -> None:
-        if not self.behind:
-            self._count(trial)
-
-    def attached(self, result: Attached) -> None:
-        if not self.behind:
+            results = [*self.feasibility.trials(key), *there]
+        for result in results:
             self._count(result)
 
+    def settled(self, trial: Trial) -> None:
+        self._count(trial)
+
+    def attached(self, result: Attached) -> None:
+        self._count(result)
+
     def detached(self, result: Attached) -> None:
-        if not self.behind:
-            self._count(result, gone=True)
+        self._count(result, gone=True)
 
     def _count(self, result: Trial | Attached, *, gone: bool = False) -> None:
         """Enter what a trial or an attached result says, or take it out where it does not count."""

@@ -9,12 +9,14 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from botorch_delay import validation
+from botorch_delay.domains.devices import one_thread
 from botorch_delay.domains.finite import Domain
 from botorch_delay.exceptions import StorageError
 from botorch_delay.gp.factor import warned
@@ -108,7 +110,8 @@ def exclusive(method: F) -> F:
 
     @functools.wraps(method)
     def alone(self: Any, *arguments: Any, **options: Any) -> Any:
-        with self._lock.held, self._domain.threads():
+        threads = nullcontext() if self._domain.pays_for_threads else one_thread()
+        with self._lock.held, threads:
             before = warned.set(self._lock.warned)
             try:
                 return method(self, *arguments, **options)
