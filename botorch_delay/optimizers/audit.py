@@ -1,7 +1,7 @@
 """What BPE-Delay claims of a configuration and its run so far, and why not more.
 
-What may end a claim: what a configuration lacks; what a round did, which its record keeps
-(``Departure``); and what no record shows, which is kept here. :meth:`Audit.guarantee` words it all.
+A claim may end because of the configuration, because of what a round did (kept in its record as a
+``Departure``), and because of what happened outside rounds, which is kept here.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from botorch_delay.optimizers.certificate import ROUNDING, is_noisier
 from botorch_delay.optimizers.config import BPEConfig
 from botorch_delay.optimizers.round_sequence import RoundSequence
 
-# The least norm that the answers allow is computed at each of the first answers, and then whenever
-# they have grown by a tenth.
+# The least norm that the answers allow is computed after each of the first answers, then whenever
+# their number has grown by a tenth.
 FIRST_TESTS, GROWTH_TO_TEST = 20, 1.1
 
 _KEPT = "the maximiser is never eliminated all the same"
@@ -43,14 +43,13 @@ _FALSE_ALARM = (
 
 
 class Audit(TrialObserver):
-    """Keeps what happened in a run as events are applied, and says what is claimed after it."""
+    """Keeps what happened in a run with valid bounds, and says what is claimed after it."""
 
     def __init__(
         self, config: BPEConfig, ledger: Ledger, rounds: RoundSequence, budget: Budget | None
     ) -> None:
         self._config, self._ledger = config, ledger
         self._rounds, self._budget = rounds, budget
-        # They are held against the answers.
         self._constants = config.confidence.constants if config.proves else None
         self._kernel = config.fixed and copy.deepcopy(config.fixed.covar_module).cpu()
         wait = rounds.round_rule.wait
@@ -67,8 +66,6 @@ class Audit(TrialObserver):
         self._broken: dict[str, None] = {}  # what a correction or an extension has ended, in order
 
     def settled(self, trial: Trial) -> None:
-        if not self._config.proves:
-            return
         current, failed = self._rounds.of(trial), trial.state is TrialState.FAILED
         taken = len(self._ledger) - 1 - trial.id
         self.failed += failed and not (self._is_over and taken == 0)
@@ -81,8 +78,6 @@ class Audit(TrialObserver):
         self._note_departures(trial)
 
     def corrected(self, trial: Trial, before: TrialState) -> None:
-        if not self._config.proves:
-            return
         answered, step = before is TrialState.COMPLETED, trial.answered_step
         assert step is not None
         self.amended += 1
@@ -97,14 +92,14 @@ class Audit(TrialObserver):
         self._note_departures(trial)
 
     def detached(self, result: Attached) -> None:
-        if self._config.proves and self._config.evidence == "all":
+        if self._config.evidence == "all":
             self.amended += 1
             if self._is_closed_on(result.answered_step):
                 self._broken[_FALSE_ROUND] = None
 
     def extended(self, before: int) -> None:
         asks = len(self._ledger)
-        if self._config.proves and (asks or self._rounds.open is not None):
+        if asks or self._rounds.open is not None:
             self._broken[
                 f"the horizon of {before} was extended after {asks} asks: rounds, what they have "
                 "of delta and u_T follow from it, and the bound is proved where it is known from "
@@ -166,10 +161,8 @@ class Audit(TrialObserver):
 
     def take_test(self, data: Mapping[str, Any]) -> None:
         """Apply that so many answers have called for a norm."""
-        norm, count = validation.real(data["norm"], "norm"), data["answers"]
-        if self._config.proves:
-            self.norm = max(self.norm, norm)
-            self.tested = validation.whole(count, "answers", 0)
+        self.norm = max(self.norm, validation.real(data["norm"], "norm"))
+        self.tested = validation.whole(data["answers"], "answers", 0)
 
     def guarantee(self) -> Guarantee:
         """The regret bound of Theorem 1 and what comes on top of it, or what is missing for it."""
@@ -180,7 +173,7 @@ class Audit(TrialObserver):
         if self._rounds.open is not None:
             departed |= self._rounds.open.departures
         missing = [*config.confidence.missing, *self._configuration()]
-        told = self._refutation(Departure.CONTRADICTED in departed) if config.proves else []
+        told = self._refutation(Departure.CONTRADICTED in departed)
         if not missing:
             told += self._what_happened(departed, refuted=bool(told))
         missing += told

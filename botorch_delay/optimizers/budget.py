@@ -76,7 +76,6 @@ class Budget(TrialObserver):
         self._surrogate, self._constants = config.fixed, constants
         self._largest = constants.norm_bound * _widest(config.fixed, config.domain.like)
         self.waits_cost, self.waits = 0.0, 0  # W so far, and how many asks it is of
-        self._made = 0
         self._asks = torch.zeros_like(config.domain.like[:, 0], dtype=torch.double)
         self._plan()
         self._restart()
@@ -143,7 +142,6 @@ class Budget(TrialObserver):
     def asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
         price = validation.real(data["price"], "price")
         self._asks[row_of(trial)] += 1.0
-        self._made += 1
         if validation.flag(data["waiting"], "waiting"):
             self.waits += 1
             self.waits_cost += price
@@ -170,7 +168,7 @@ class Budget(TrialObserver):
         ).tolist()
         if refuted:
             return False
-        left = self._horizon - self._made - 1
+        left = self._horizon - len(self._ledger) - 1
         sizes = [*self._sizes[number - 1 : -1], 2 * self._horizon]
         future = _charge(sizes, self._rates[number - 1 :], done, left)
         return bool(spent + price + future - self.waits_cost <= self._factor * self.bound)

@@ -41,7 +41,7 @@ def test_with_a_learned_kernel_the_safest_point_is_recommended(maximize):
     domain = bd.FiniteDomain(torch.linspace(0, 1, 41, dtype=torch.double).unsqueeze(1))
     opt = bd.BPEDelayOptimizer(domain, 40, maximize=maximize, seed=0)
     noise = 0.3 * torch.randn(41, dtype=torch.double, generator=torch.Generator().manual_seed(11))
-    rows = [*range(0, 16), *range(8, 13), *range(8, 13), 40]
+    rows = [*range(16), *range(8, 13), *range(8, 13), 40]
     X = domain.points[rows]
     y = -4.0 * (X[:, 0] - 0.25) ** 2 + noise[: len(rows)]
     y[-1] = 0.15
