@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from botorch.acquisition.acquisition import AcquisitionFunction
 from gpytorch.kernels import Kernel
@@ -127,6 +126,4 @@ class AcquisitionOptimizer(Optimizer):
 
     def _choose(self) -> Suggestion:
         self._fit_if_due()
-        choice = self._maximizer.choose(1, len(self._ledger))
-        width = self._maximizer.model.width_at(choice)
-        return choice if width is None else replace(choice, data={"width": width})
+        return self._maximizer.choose(1, len(self._ledger))

@@ -341,7 +341,7 @@ class BPEDelayOptimizer(Optimizer):
 
         Raises:
             InputError: if the point is not in the domain.
-            NotSupportedError: with :class:`WithinBudget`, whose prices depend on the time of an ask.
+            NotSupportedError: with :class:`WithinBudget`, whose prices are of the time of an ask.
             StorageError: if the events do not fit what was asked before.
         """
         if self._budget is not None:

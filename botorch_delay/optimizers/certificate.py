@@ -191,7 +191,7 @@ def certify(
 def _ellipsoids(
     kernel: Kernel, trials: Sequence[Trial], asked: Answers, noise_std: float, delta: float
 ) -> list[Ellipsoids]:
-    """Bounds from answers one by one and in groups, with half of delta each; ``asked``: all asks."""
+    """Bounds from single answers and from groups, with half of delta each, given all asks."""
     groups, sizes = doubling_groups(asked.group)
     used = [t.value is not None and not is_noisier(t, noise_std) for t in trials]
     known = torch.tensor(used, dtype=torch.bool)

@@ -99,9 +99,10 @@ class Maximizer:
         point = self.confirm(active) if confirm else None
         if point is None:
             point = self._largest(active)
+        data = {"width": self.model.width_at(point)} if self.model.pending.inflate else {}
         if isinstance(point, int):
-            return Suggestion(point, round=number, slot=slot)
-        return Suggestion(None, round=number, slot=slot, x=point)
+            return Suggestion(point, round=number, slot=slot, data=data)
+        return Suggestion(None, round=number, slot=slot, x=point, data=data)
 
     def _largest(self, active: ActiveSet | None) -> int | Tensor:
         """Where the rule is largest: a row of a finite set, a point (``d``) of a box."""

@@ -15,21 +15,19 @@ from botorch_delay.exceptions import InputError, InputTypeError, NotSupportedErr
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.events import SETTLED, Event, read_events
 from botorch_delay.history.point_status import row_of
-from botorch_delay.history.trials import Attached, Suggestion, Trial, TrialObserver, TrialState
+from botorch_delay.history.trials import Suggestion, Trial
 from botorch_delay.optimizers.base import Optimizer
-from botorch_delay.optimizers.config import Config
 
 
 class QueuedOptimizer(Optimizer):
     """QPM-D: an optimizer that never sees a delay (Joulani, Gyorgy & Szepesvari 2013).
 
-    Answers wait in a queue for their point. When the base asks for a point whose queue is not
-    empty it is told at once and asks again; when the queue is empty the point is evaluated,
-    and evaluated again at every further ask until one of its answers has come. For K
-    independent arms the delay then costs an additive term, at most the sum over the arms of
-    the largest number of answers outstanding (their theorem 6). With many dependent points it
-    says little. A failure is passed on like an answer, an abandoned trial is not. Certificates of
-    the wrapper are proved; those of ``base`` are not, whose asks are in another order.
+    Each point has a queue of answers. When the base asks for a point it is told an answer of its
+    queue at once, and asks again; if the queue is empty the point is evaluated, at every ask until
+    one of its answers has come. For K independent arms delays then cost at most the sum over the
+    arms of the largest number of answers outstanding (their theorem 6); with many dependent points
+    this says little. Failures are passed on like answers, abandoned trials are not. Certificates of
+    the wrapper are proved; those of ``base``, whose asks are in another order, are not.
 
     Args:
         base: a fresh optimizer on a finite domain; it belongs to the wrapper from now on.
@@ -73,8 +71,6 @@ class QueuedOptimizer(Optimizer):
         self._base._start()
         self._fed: dict[int, int] = {}  # the base's trial that each trial was fed to
         self._queues: dict[int, deque[Trial]] = defaultdict(deque)
-        relay = _Relay(self._base, self._config, self._queues)
-        self._observers = [self._feasibility, relay]
         self._waiting: Trial | None = None  # the base's own trial
         self._calling = False  # whether what happens to the base happens now
 
@@ -120,6 +116,15 @@ class QueuedOptimizer(Optimizer):
                 self._happen("base", data={"fed": fed, "events": events})
             self._calling = False
 
+    def _apply(self, event: Event) -> None:
+        super()._apply(event)
+        if event.kind in ("attached", "detached", "extended"):
+            self._base._apply(event)
+        elif event.trial is not None and event.kind in ("completed", "failed"):
+            trial = self._ledger[event.trial]
+            # By id: what the base is told does not depend on the order of answers between asks.
+            bisect.insort(self._queues[row_of(trial)], trial, key=lambda t: t.id)
+
     def _apply_decided(self, event: Event) -> None:
         if event.kind != "base":
             super()._apply_decided(event)
@@ -153,28 +158,3 @@ class QueuedOptimizer(Optimizer):
 
     def _described(self) -> dict[str, Any]:
         return {"base": type(self._base).__name__} | super()._described()
-
-
-class _Relay(TrialObserver):
-    """Puts ends of trials in the queues of their points, and hands all else to the base."""
-
-    def __init__(self, base: Optimizer, config: Config, queues: dict[int, deque[Trial]]) -> None:
-        self._base, self._config, self._queues = base, config, queues
-
-    def settled(self, trial: Trial) -> None:
-        if trial.state is not TrialState.ABANDONED:
-            # By id: what the base is told does not depend on the order of answers between asks.
-            bisect.insort(self._queues[row_of(trial)], trial, key=lambda t: t.id)
-
-    def corrected(self, trial: Trial, before: TrialState) -> None:
-        """Nothing: the trial is in its queue, or the base is told."""
-
-    def attached(self, result: Attached) -> None:
-        place = {"x": result.point.tolist(), "point": result.index}
-        self._base._happen("attached", result.value, place)
-
-    def detached(self, result: Attached) -> None:
-        self._base._happen("detached", data={"id": result.id})
-
-    def extended(self, before: int) -> None:
-        self._base._happen("extended", data={"horizon": self._config.horizon})

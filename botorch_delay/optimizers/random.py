@@ -27,11 +27,9 @@ BATCH = 64
 class RandomOptimizer(Optimizer):
     """Random search: without replacement on a set, scrambled Sobol points on a box.
 
-    Where a box has constraints its points are spread over what they leave.
-
-    On a set the points are asked in a random order, then in another one, and so on; an
-    abandoned trial's point comes again in the same pass. Only ``recommend`` uses the answers,
-    through the surrogate. Where evaluations are exact one pass over a set is all.
+    With constraints the points are spread over the feasible part of the box. On a set all points
+    are asked in a random order, then in another one, and so on (once if evaluations are exact); an
+    abandoned trial's point comes again in the same pass. Only ``recommend`` uses the answers.
 
     The arguments are those of :class:`AcquisitionOptimizer`.
     """
@@ -77,7 +75,7 @@ class RandomOptimizer(Optimizer):
         return Suggestion(index, round=number + 1, slot=len(self._ledger))
 
     def _sobol_point(self) -> Tensor:
-        """The next point of a scrambled Sobol sequence; spread ones where there are constraints."""
+        """The next point of a scrambled Sobol sequence, or of spread points with constraints."""
         while len(self._found) <= len(self._ledger):
             batch = len(self._found) // BATCH
             self._found += quasi_random(self._domain, batch, BATCH, self._config.seed).unbind()

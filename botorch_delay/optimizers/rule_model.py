@@ -26,7 +26,6 @@ from botorch_delay.history.point_status import Feasibility
 from botorch_delay.history.trials import (
     Attached,
     Ledger,
-    Suggestion,
     Trial,
     TrialObserver,
     TrialState,
@@ -311,13 +310,11 @@ class RuleModel(View, TrialObserver):
         made.answers, made.asked_points = made.views[0].answers, None
         return made
 
-    def width_at(self, choice: Suggestion) -> float | None:
-        """Sigma at the point that is about to be asked, where the rule adds it up; else None."""
-        if not self.pending.inflate:
-            return None
-        if choice.x is None:
-            return self.deviation[choice.index].item()
-        inputs = self.surrogate.inputs(sent(choice.x.unsqueeze(0), self.candidates))
+    def width_at(self, point: int | Tensor) -> float:
+        """Sigma at a row of a finite set, or a point of a box, ``d``."""
+        if isinstance(point, int):
+            return self.deviation[point].item()
+        inputs = self.surrogate.inputs(sent(point.unsqueeze(0), self.candidates))
         return self.with_pending.anywhere.at(inputs).deviation.item()
 
     def asked(self, trial: Trial, data: Mapping[str, Any]) -> None:

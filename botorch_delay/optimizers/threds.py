@@ -20,9 +20,7 @@ the tree splits points at the median, along the widest side.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from gpytorch.kernels import Kernel
@@ -40,7 +38,7 @@ from botorch_delay.exceptions import StorageError
 from botorch_delay.gp.kernels import prior_variance
 from botorch_delay.history.events import Event
 from botorch_delay.history.point_status import nothing_to_ask
-from botorch_delay.history.trials import Suggestion, Trial, TrialObserver
+from botorch_delay.history.trials import Suggestion, Trial
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.config import ThreDSConfig
 from botorch_delay.optimizers.recommendation import intervals
@@ -52,7 +50,7 @@ BOX_POINTS = 4096
 
 
 @dataclass
-class _Search(TrialObserver):
+class _Search:
     """The state of the algorithm, with values to be maximised; nodes of the tree are numbers."""
 
     a: float
@@ -63,16 +61,9 @@ class _Search(TrialObserver):
     place: int = 0  # which region is searched
     found: list[int] = field(default_factory=list)  # accepted nodes of this epoch
     accepted: list[int] = field(default_factory=list)  # those in the region that is searched
-    trials: list[Trial] = field(default_factory=list)  # of this search
-    mark: int = 0  # answers at the last acceptance
+    start: int = 0  # the first ask of the search of this region
+    mark: int = 0  # its answers at the last acceptance
     begin: int = 0  # the first ask of this epoch
-
-    def asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
-        self.trials.append(trial)
-
-    def answered(self) -> list[Trial]:
-        """The answered trials of this search."""
-        return [trial for trial in self.trials if trial.value is not None]
 
 
 class ThreDSOptimizer(Optimizer):
@@ -140,7 +131,6 @@ class ThreDSOptimizer(Optimizer):
         super()._start()
         low, high = sorted(self._config.sign * end for end in self._ends)
         self._search = _Search(low, high, SLACK * (high - low))
-        self._observers = [self._feasibility, self._search]
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -164,7 +154,7 @@ class ThreDSOptimizer(Optimizer):
             if not len(candidates):
                 self._happen("searched")
                 continue
-            answered = search.answered()
+            answered = self._answered()
             if not answered:
                 index = self._middle(candidates)
                 break
@@ -184,10 +174,15 @@ class ThreDSOptimizer(Optimizer):
             else:
                 index = int(index)
                 break
-        number, slot = search.epoch, len(search.trials)
+        number, slot = search.epoch, len(self._ledger) - search.start
         if self._domain.count is not None:
             return Suggestion(index, round=number, slot=slot)
         return Suggestion(None, round=number, slot=slot, x=self._on_host[index])
+
+    def _answered(self) -> list[Trial]:
+        """The answered trials of the search of this region."""
+        trials = self._ledger.trials[self._search.start :]
+        return [trial for trial in trials if trial.value is not None]
 
     def _candidates(self) -> Tensor:
         """Rows of the region that may be asked, without the accepted descendants."""
@@ -215,7 +210,7 @@ class ThreDSOptimizer(Optimizer):
     def _end_region(self) -> None:
         search = self._search
         search.found += search.accepted
-        search.accepted, search.trials, search.mark = [], [], 0
+        search.accepted, search.start, search.mark = [], len(self._ledger), 0
         search.place += 1
         if search.place < len(search.regions):
             return
@@ -260,6 +255,6 @@ class ThreDSOptimizer(Optimizer):
             if any(len(self._rows(parent)) < 2 for parent in reversed(path)):
                 raise StorageError(f"{node} is not a node of the tree.")
             self._search.accepted.append(node)
-            self._search.mark = len(self._search.answered())
+            self._search.mark = len(self._answered())
         else:
             super()._apply_decided(event)
