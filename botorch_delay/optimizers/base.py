@@ -221,7 +221,7 @@ class Optimizer(ReadableRun, ABC):
         rows = self._domain.find(X).tolist()
         for point, row, value in zip(X.tolist(), rows, numbers, strict=True):
             self._happen("attached", value, {"x": point, "point": None if row < 0 else row})
-        repeats = self._ledger.repeated(len(X)) if self._config.proves_from_attached else 0
+        repeats = self._ledger.repeated(len(X)) if self._config.proves_from_all else 0
         if repeats:
             warnings.warn(
                 f"{repeats} of the attached results were attached before, with the same point and "

@@ -72,7 +72,7 @@ class QueuedOptimizer(Optimizer):
         self._fed: dict[int, int] = {}  # the base's trial that each trial was fed to
         self._queues: dict[int, deque[Trial]] = defaultdict(deque)
         self._waiting: Trial | None = None  # the base's own trial
-        self._calling = False  # whether what happens to the base happens now
+        self._calling = False  # whether the base is called now, and not replayed
 
     @property
     def base(self) -> Optimizer:
@@ -81,7 +81,7 @@ class QueuedOptimizer(Optimizer):
 
     @property
     def guarantee(self) -> Guarantee:
-        """What the base claims is claimed without delay, and does not carry over."""
+        """None: the base's claim is for answers without delay."""
         base = self._base.guarantee
         missing = (
             "the base's claim is for answers without delay; the queue adds up to one answer "
@@ -106,11 +106,11 @@ class QueuedOptimizer(Optimizer):
                 self._call(base.tell, self._waiting, told.value, told.noise_var, fed=told.id)
 
     def _call(self, call: Callable[..., Any], *arguments: Any, fed: int | None = None) -> None:
-        """Call the base, and keep what happened there."""
+        """Call the base, and keep the events of the call."""
         start, self._calling = self._base._ledger.event_count, True
         try:
             call(*arguments)
-        finally:  # what was decided before an error counts as well
+        finally:  # decisions made before an error count as well
             events = [event.record() for event in self._base.events(start)]
             if events:
                 self._happen("base", data={"fed": fed, "events": events})
@@ -122,7 +122,7 @@ class QueuedOptimizer(Optimizer):
             self._base._apply(event)
         elif event.trial is not None and event.kind in ("completed", "failed"):
             trial = self._ledger[event.trial]
-            # By id: what the base is told does not depend on the order of answers between asks.
+            # By id, so that the order of answers between two asks makes no difference.
             bisect.insort(self._queues[row_of(trial)], trial, key=lambda t: t.id)
 
     def _apply_decided(self, event: Event) -> None:
