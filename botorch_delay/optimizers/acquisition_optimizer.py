@@ -107,7 +107,8 @@ class AcquisitionOptimizer(Optimizer):
     def method(self) -> str:
         """The published name of this combination, or a description."""
         self._maximizer.update()
-        name, model = self.rule.method(self._maximizer.model), self._maximizer.model
+        model = self._maximizer.model
+        name = self.rule.method(model)
         return f"{name} (approximate samples)" if self.rule.approximates(model) else name
 
     @property

@@ -394,7 +394,6 @@ class BPEDelayOptimizer(Optimizer):
     def _close_last(self) -> None:
         if self._rounds.open is not None:
             self._happen("closed", data=self._rounds.close(last=True))
-        self._finished = True
 
     def _active_points(self) -> ActiveSet:
         """The active set without infeasible points and those that a budget's bounds rule out."""

@@ -71,7 +71,6 @@ class QueuedOptimizer(Optimizer):
         self._base._start()
         self._fed: dict[int, int] = {}  # the base's trial that each trial was fed to
         self._queues: dict[int, deque[Trial]] = defaultdict(deque)
-        self._waiting: Trial | None = None  # the base's own trial
         self._calling = False  # whether the base is called now, and not replayed
 
     @property
@@ -92,18 +91,19 @@ class QueuedOptimizer(Optimizer):
         return Guarantee(False, base.delta, base.assumptions, missing)
 
     def _choose(self) -> Suggestion:
+        base = self._base
         while True:
-            if self._waiting is None:
-                self._call(self._base.ask)
-            assert self._waiting is not None
-            index = row_of(self._waiting)
+            if not base.pending:
+                self._call(base.ask)
+            (waiting,) = base.pending
+            index = row_of(waiting)
             if not self._queues[index]:
-                return Suggestion(index, round=self._waiting.round, slot=len(self._ledger))
-            told, base = self._queues[index][0], self._base
+                return Suggestion(index, round=waiting.round, slot=len(self._ledger))
+            told = self._queues[index][0]
             if told.value is None:
-                self._call(base.mark_failed, self._waiting, told.reason, fed=told.id)
+                self._call(base.mark_failed, waiting, told.reason, fed=told.id)
             else:
-                self._call(base.tell, self._waiting, told.value, told.noise_var, fed=told.id)
+                self._call(base.tell, waiting, told.value, told.noise_var, fed=told.id)
 
     def _call(self, call: Callable[..., Any], *arguments: Any, fed: int | None = None) -> None:
         """Call the base, and keep the events of the call."""
@@ -130,7 +130,7 @@ class QueuedOptimizer(Optimizer):
             super()._apply_decided(event)
             return
         base, data = self._base, event.data
-        told = [record for record in data["events"] if record["kind"] in SETTLED]
+        told = [record["trial"] for record in data["events"] if record["kind"] in SETTLED]
         if (data["fed"] is None) == bool(told):
             raise StorageError("what the base was told is missing.")
         if not self._calling:
@@ -138,12 +138,9 @@ class QueuedOptimizer(Optimizer):
         if data["fed"] is not None:
             trial = self._ledger[validation.whole(data["fed"], "fed", 0)]
             queue = self._queues[row_of(trial)]
-            if self._waiting is None or not queue or queue.popleft() is not trial:
+            if not queue or queue.popleft() is not trial:
                 raise StorageError(f"trial {trial.id} is not next in its queue.")
-            self._fed[trial.id] = self._waiting.id
-            self._waiting = None
-        if any(record["kind"] == "asked" for record in data["events"]):
-            self._waiting = base.trials[-1]
+            self._fed[trial.id] = told[0]
 
     def _decide_after_settled(self, trial: Trial) -> None:
         if trial.id in self._fed:  # corrected after the base was told
