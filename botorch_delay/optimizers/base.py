@@ -56,10 +56,8 @@ class Optimizer(ReadableRun, ABC):
         horizon = self._config.horizon
         left = None if horizon is None else horizon - len(self._ledger)
         if self._finished and left != 0:
-            planned, go_on = "", ""
-            if horizon is not None:
-                planned = f" of {horizon}"
-                go_on = " To go on, extend the horizon with extend(horizon)."
+            planned = f" of {horizon}" if horizon else ""
+            go_on = " To go on, extend the horizon with extend(horizon)." if horizon else ""
             raise HorizonError(
                 f"The run was finished after {len(self._ledger)}{planned} asks; answers "
                 f"may still be told, and recommend() uses them.{go_on}"
@@ -120,11 +118,12 @@ class Optimizer(ReadableRun, ABC):
             )
         value = validation.answer(y, self._domain.like)
         far = self._ledger.far(value)
-        if noise_var is not None and self.exact:
-            raise InputError("Evaluations are exact, so that an answer has no noise_var.")
+        data = {}
         if noise_var is not None:
-            noise_var = validation.noise_variance(noise_var, "noise_var", self._domain.like)
-        data = {} if noise_var is None else {"noise_var": noise_var}
+            if self.exact:
+                raise InputError("Evaluations are exact, so that an answer has no noise_var.")
+            like = self._domain.like
+            data["noise_var"] = validation.noise_variance(noise_var, "noise_var", like)
         self._settle(found, "completed", value, data)
         _warn_far(found, far)
 

@@ -166,8 +166,7 @@ class RuleModel(View, TrialObserver):
         same ones. The pool is the part of a large set that may be best given the points kept.
         """
         results: list[Trial | Attached] = [*self._ledger.attached, *self._ledger.trials]
-        answered = (r.answered_step for r in results if r.value is not None)
-        steps = sorted(step for step in answered if step is not None)
+        steps = sorted(r.answered_step or 0 for r in results if r.value is not None)
         last = steps[self.renewals * RENEWED_EVERY - 1]
         values: dict[int, list[float]] = {}
         later = set()

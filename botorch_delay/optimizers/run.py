@@ -208,7 +208,7 @@ class Run:
 
     @exclusive
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the state, or what changed since the last save, to an SQLite file at once.
+        """Write the state to an SQLite file, or what changed since, in one transaction.
 
         Args:
             path: the file; it is made if it does not exist.
