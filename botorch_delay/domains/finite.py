@@ -6,7 +6,6 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -16,7 +15,6 @@ from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.domains.columns import Columns
-from botorch_delay.domains.devices import one_thread
 from botorch_delay.domains.parameters import Parameter
 from botorch_delay.exceptions import InputError, InputTypeError
 
@@ -71,10 +69,12 @@ class Domain(ABC):
         like: a tensor with ``d`` columns, of the domain's dtype and device.
         count: the number of points of a finite set; None on a box.
         encoding: how a learned kernel sees points.
+        pays_for_threads: whether an ask is large enough for several threads of the CPU to help.
     """
 
     count: int | None
     encoding: Encoding
+    pays_for_threads: bool = False
 
     def __init__(
         self,
@@ -98,10 +98,6 @@ class Domain(ABC):
     def on_cpu(self) -> Tensor:
         """``like`` on the CPU, where trials and answers are kept."""
         return self.like.cpu()
-
-    def threads(self) -> AbstractContextManager[object]:
-        """Limits the threads of the CPU to as many as speed up an ask here: one."""
-        return one_thread()
 
     @cached_property
     def is_discrete(self) -> bool:
@@ -236,6 +232,7 @@ class FiniteDomain(Domain):
         self.check_logarithms(points, "points")
         self.points = points
         self.count: int = len(points)
+        self.pays_for_threads = self.count > MOST_ON_ONE_THREAD
         self.cat_dims = self._check_columns(cat_dims, "cat_dims")
         if both := set(self.cat_dims).intersection(self.log_dims):
             raise InputError(f"cat_dims must not be in log_dims, got {min(both)} in both.")
@@ -244,10 +241,6 @@ class FiniteDomain(Domain):
 
     def __len__(self) -> int:
         return self.count
-
-    def threads(self) -> AbstractContextManager[object]:
-        """One for up to a hundred thousand points; no limit for more."""
-        return one_thread() if len(self) <= MOST_ON_ONE_THREAD else nullcontext()
 
     def contains(self, X: Tensor) -> Tensor:
         return self.find(X) >= 0

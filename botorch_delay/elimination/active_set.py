@@ -67,9 +67,11 @@ class ActiveSet(ABC):
         domain: the whole domain.
         keys: of points of a box, shared by the active sets of a run.
         rows: the active rows of a finite set, a LongTensor, increasing; None on a box.
+        is_cut: whether closed rounds have eliminated part of a box.
     """
 
     rows: Tensor | None = None
+    is_cut: bool = False
 
     def __init__(self, domain: Domain, keys: PointKeys) -> None:
         self.domain, self.keys = domain, keys

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from botorch.acquisition.acquisition import AcquisitionFunction
 from gpytorch.kernels import Kernel
@@ -26,30 +25,27 @@ from botorch_delay.optimizers.run import exclusive
 class AcquisitionOptimizer(Optimizer):
     """Ask where a rule is largest, given what has arrived and what is pending.
 
-    The methods that rules and ways for pending points to enter come to are listed, with their
-    sources, in the guide ``methods.md``.
+    The guide ``methods.md`` lists the published methods that this plays, with their sources.
 
-    UCB and Thompson sampling keep the posterior of every candidate up to date: an ask and a
-    tell cost at most O(N n) for N candidates and n distinct points asked, in whatever order
-    answers come. A Thompson sample adds one product with a root of the prior covariance.
-    On a box the candidates are a quasi-random pool, and the best of them climb along the
-    gradient; where the kernel is learned, those with the best mean, and not far. Thompson samples
-    are approximate there, as above 5,000 points.
-    A BoTorch acquisition is evaluated at every candidate; analytic ones, which have no
-    ``X_pending``, are given the fantasy model instead. Before the first answer they ask where
-    the deviation is largest. Ties go to the lowest index.
+    UCB and Thompson sampling keep the posterior of every candidate up to date: an ask and a tell
+    cost at most O(N n) for N candidates and n distinct points asked, in whatever order answers
+    come. On a box the candidates are a quasi-random pool, and the best of them climb along the
+    gradient; with a learned kernel those with the best mean, and not far. A BoTorch acquisition is
+    evaluated at every candidate; analytic ones, which have no ``X_pending``, are given the fantasy
+    model instead. Before the first answer they ask where the deviation is largest. Ties go to the
+    lowest index.
 
     An abandoned trial is not pending any more. One that failed stays counted, except under
     ``Ignore``; its point may be asked again, at most twice.
 
-    Arguments that are not named here are those of :class:`BPEDelayOptimizer`.
+    Arguments not listed here are those of :class:`BPEDelayOptimizer`.
 
     Args:
-        horizon: how many asks are planned; None where no end is planned.
+        horizon: how many asks are planned; None without an end.
         rule: a :class:`Rule`, or what :class:`BotorchRule` takes; ``UCB(6.0)`` if None.
         pending: how pending points enter; :class:`Hallucinate` if None.
         repeat_pending: whether a point may be asked again while a trial of it is running. If not,
-            it is only where every point that may be asked has one.
+            this happens only if every point that may be asked has one.
 
     Raises:
         NotSupportedError: if Thompson sampling on a box or on more than 5,000 points knows no
@@ -109,9 +105,10 @@ class AcquisitionOptimizer(Optimizer):
     @property
     @exclusive
     def method(self) -> str:
-        """The name under which this combination was published, or what it is made of."""
+        """The published name of this combination, or a description."""
         self._maximizer.update()
-        name, model = self.rule.method(self._maximizer.model), self._maximizer.model
+        model = self._maximizer.model
+        name = self.rule.method(model)
         return f"{name} (approximate samples)" if self.rule.approximates(model) else name
 
     @property
@@ -130,6 +127,4 @@ class AcquisitionOptimizer(Optimizer):
 
     def _choose(self) -> Suggestion:
         self._fit_if_due()
-        choice = self._maximizer.choose(1, len(self._ledger))
-        width = self._maximizer.model.width_at(choice)
-        return choice if width is None else replace(choice, data={"width": width})
+        return self._maximizer.choose(1, len(self._ledger))

@@ -1,14 +1,13 @@
 """What BPE-Delay claims of a configuration and its run so far, and why not more.
 
-What may end a claim: what a configuration lacks; what a round did, which its record keeps
-(``Departure``); and what no record shows, which is kept here. :meth:`Audit.guarantee` words it all.
+A claim may end because of the configuration, because of what a round did (kept in its record as a
+``Departure``), and because of what happened outside rounds, which is kept here.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-import warnings
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
@@ -20,7 +19,6 @@ from botorch_delay.confidence.anytime import Ellipsoids
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.delays import SubExponentialDelay
 from botorch_delay.elimination.rounds import Departure
-from botorch_delay.exceptions import RepeatedResultWarning
 from botorch_delay.history.trials import Attached, Ledger, Trial, TrialObserver, TrialState
 from botorch_delay.optimizers.assumptions import assumed, of_budget
 from botorch_delay.optimizers.budget import Budget
@@ -28,8 +26,8 @@ from botorch_delay.optimizers.certificate import ROUNDING, is_noisier
 from botorch_delay.optimizers.config import BPEConfig
 from botorch_delay.optimizers.round_sequence import RoundSequence
 
-# The least norm that the answers allow is computed at each of the first answers, and then whenever
-# they have grown by a tenth.
+# The least norm that the answers allow is computed after each of the first answers, then whenever
+# their number has grown by a tenth.
 FIRST_TESTS, GROWTH_TO_TEST = 20, 1.1
 
 _KEPT = "the maximiser is never eliminated all the same"
@@ -45,32 +43,28 @@ _FALSE_ALARM = (
 
 
 class Audit(TrialObserver):
-    """Keeps what happened in a run as events are applied, and says what is claimed after it."""
+    """Keeps what happened in a run with valid bounds, and says what is claimed after it."""
 
     def __init__(
         self, config: BPEConfig, ledger: Ledger, rounds: RoundSequence, budget: Budget | None
     ) -> None:
         self._config, self._ledger = config, ledger
         self._rounds, self._budget = rounds, budget
-        # They are held against the answers.
         self._constants = config.confidence.constants if config.proves else None
         self._kernel = config.fixed and copy.deepcopy(config.fixed.covar_module).cpu()
         wait = rounds.round_rule.wait
         self._longest_wait = math.inf if wait is None else wait
-        self.failed = 0  # trials, but for the last one of a run
-        # Design points, before they were answered, where a regret bound needs their answers.
-        self.abandoned = 0
+        self.failed = 0  # failed trials, except the last one of a run
+        self.abandoned = 0  # abandoned design points whose answers the regret bound needs
         self.beyond_bound = 0  # trials that took longer than u_T
-        self.amended = 0  # corrected trials, and results taken back where bounds use them
+        self.amended = 0  # corrected trials, and detached results where bounds use them
+        self.norm = 0.0  # the largest norm that answers needed since the last correction
+        self.tested = 0  # the number of answers when it was last computed
         self.own_noise = False  # whether an answer came with a noise variance of its own
         self.noisier = False  # whether one is above that of the scale that the bounds rest on
-        self.norm = 0.0  # the largest that the answers have called for since the last correction
-        self.tested = 0  # to how many answers it was last computed
-        self._broken: dict[str, None] = {}  # what a correction or an extension has ended, in order
+        self._broken: dict[str, None] = {}  # reasons why the claim has ended, in order
 
     def settled(self, trial: Trial) -> None:
-        if not self._config.proves:
-            return
         current, failed = self._rounds.of(trial), trial.state is TrialState.FAILED
         taken = len(self._ledger) - 1 - trial.id
         self.failed += failed and not (self._is_over and taken == 0)
@@ -83,8 +77,6 @@ class Audit(TrialObserver):
         self._note_departures(trial)
 
     def corrected(self, trial: Trial, before: TrialState) -> None:
-        if not self._config.proves:
-            return
         answered, step = before is TrialState.COMPLETED, trial.answered_step
         assert step is not None
         self.amended += 1
@@ -99,27 +91,14 @@ class Audit(TrialObserver):
         self._note_departures(trial)
 
     def detached(self, result: Attached) -> None:
-        if self._config.proves and self._config.evidence == "all":
+        if self._config.evidence == "all":
             self.amended += 1
             if self._is_closed_on(result.answered_step):
                 self._broken[_FALSE_ROUND] = None
 
-    def report_repeated(self, last: int) -> None:
-        """Warn where bounds rest on results of which some of the last were attached before."""
-        rests = self._config.proves and self._config.evidence == "all" and not self._config.exact
-        repeats = self._ledger.repeated(last) if rests else 0
-        if repeats:
-            warnings.warn(
-                f"{repeats} of the attached results were attached before, with the same point and "
-                "value. Each counts as an evaluation of its own, on which bounds rest; attach an "
-                "evaluation once, and take a repeated one back with detach(id).",
-                RepeatedResultWarning,
-                stacklevel=5,
-            )
-
     def extended(self, before: int) -> None:
         asks = len(self._ledger)
-        if self._config.proves and (asks or self._rounds.open is not None):
+        if asks or self._rounds.open is not None:
             self._broken[
                 f"the horizon of {before} was extended after {asks} asks: rounds, what they have "
                 "of delta and u_T follow from it, and the bound is proved where it is known from "
@@ -133,18 +112,18 @@ class Audit(TrialObserver):
 
     def _is_closed_on(self, step: int, trial_id: int | None = None) -> bool:
         """Whether a round may have been judged with a report made after ``step`` asks."""
-        # An answer's id is given; a round may have gone without a failure.
+        # The id is of an answer; a round may also have closed without a failed trial.
         if trial_id is not None and self._config.evidence == "round":
             return any(trial_id in record.trial_ids for record in self._rounds.records)
         return step <= self._rounds.closed_at
 
     def _note_departures(self, trial: Trial) -> None:
-        """How the settling of a trial makes the open round depart from the plan."""
+        """Note how the end of a trial makes the open round depart from the plan."""
         current, exact = self._rounds.open, self._config.exact
         if current is None or self._is_over:
             return
         found, on_arrival = current.departures, self._rounds.round_rule.on_arrival
-        # Exact evaluations: until it closes another answer at a point is as good as one given up.
+        # With exact evaluations another answer at the point may still come before the round closes.
         if on_arrival and not exact and current.gave_up():
             found.add(Departure.GIVEN_UP)
         if trial.round != current.number or trial.slot < 0:
@@ -158,13 +137,13 @@ class Audit(TrialObserver):
             found.add(Departure.UNEVEN)
 
     def _has_other_noise(self, trial: Trial) -> bool:
-        """Whether an answer has its own noise variance, and not the surrogate's."""
+        """Whether an answer has another noise variance than the surrogate's."""
         own, surrogate = trial.noise_var, self._config.fixed
         assert surrogate is not None
         return own is not None and abs(own / surrogate.noise_var - 1.0) > ROUNDING
 
     def test(self) -> dict[str, Any] | None:
-        """The answers held against the bound on the norm, where that is due: data of an event."""
+        """The least norm of a function with these answers, if due, as the data of an event."""
         config, constants = self._config, self._constants
         count, tested = self._ledger.answer_count, self.tested
         grown = count > tested and not FIRST_TESTS < count < GROWTH_TO_TEST * tested
@@ -180,11 +159,9 @@ class Audit(TrialObserver):
         return {"norm": Ellipsoids(*parts).norm_at_least, "answers": count}
 
     def take_test(self, data: Mapping[str, Any]) -> None:
-        """Apply that so many answers have called for a norm."""
-        norm, count = validation.real(data["norm"], "norm"), data["answers"]
-        if self._config.proves:
-            self.norm = max(self.norm, norm)
-            self.tested = validation.whole(count, "answers", 0)
+        """Apply the result of :meth:`test`."""
+        self.norm = max(self.norm, validation.real(data["norm"], "norm"))
+        self.tested = validation.whole(data["answers"], "answers", 0)
 
     def guarantee(self) -> Guarantee:
         """The regret bound of Theorem 1 and what comes on top of it, or what is missing for it."""
@@ -195,7 +172,7 @@ class Audit(TrialObserver):
         if self._rounds.open is not None:
             departed |= self._rounds.open.departures
         missing = [*config.confidence.missing, *self._configuration()]
-        told = self._refutation(Departure.CONTRADICTED in departed) if config.proves else []
+        told = self._refutation(Departure.CONTRADICTED in departed)
         if not missing:
             told += self._what_happened(departed, refuted=bool(told))
         missing += told
@@ -222,7 +199,7 @@ class Audit(TrialObserver):
         )
 
     def _plays(self) -> str:
-        """What decides the run, where its horizon has room for no design point but the first."""
+        """The rule that decides the run, if the horizon leaves room for one design point only."""
         config, asks = self._config, self._config.horizon
         if config.rule is None or config.budget_factor is not None or asks is None:
             return ""
@@ -248,7 +225,7 @@ class Audit(TrialObserver):
 
     @cached_property
     def _most_costly(self) -> float:
-        """What any ask can cost at most: functions of norm C differ by at most 2 C max sqrt(k)."""
+        """The most that an ask can cost: functions of norm C vary by at most 2 C max sqrt(k)."""
         assert self._config.fixed is not None
         assert self._constants is not None
         largest = self._rounds.active.largest_deviation(self._config.fixed.covar_module)
@@ -288,7 +265,7 @@ class Audit(TrialObserver):
         return missing
 
     def _refutation(self, contradicted: bool) -> list[str]:
-        """What the answers say against the constants of the bounds."""
+        """Whether the answers contradict the constants of the bounds, and how."""
         constants = self._constants
         if constants is not None and self.norm > constants.norm_bound:
             return [

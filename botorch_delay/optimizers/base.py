@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -18,9 +17,9 @@ from botorch_delay.exceptions import (
     InputError,
     InputTypeError,
     OutlierWarning,
+    RepeatedResultWarning,
     TrialError,
 )
-from botorch_delay.history.events import Event
 from botorch_delay.history.point_status import row_of
 from botorch_delay.history.trials import Attached, Suggestion, Trial, TrialState
 from botorch_delay.optimizers.reading import ReadableRun
@@ -30,9 +29,9 @@ from botorch_delay.optimizers.run import exclusive
 class Optimizer(ReadableRun, ABC):
     """Ask and tell; the base of every optimizer.
 
-    Threads may share an optimizer: each call has it to itself, and what is asked depends on the
-    order of the calls alone. Copies (``copy.deepcopy``) and changes of ``notes`` are not guarded.
-    Processes do not share one; they share a file, see :func:`botorch_delay.editing`.
+    Threads may share an optimizer: calls are serialised, and results depend on their order alone.
+    Only ``copy.deepcopy`` and changes of ``notes`` are not guarded. Processes share a file instead,
+    see :func:`botorch_delay.editing`.
     """
 
     @overload
@@ -45,9 +44,9 @@ class Optimizer(ReadableRun, ABC):
     def ask(self, n: int | None = None) -> Trial | list[Trial]:
         """The next trial, or with ``n`` a list of the next ``n``.
 
-        ``ask(n)`` equals ``n`` single asks with no answer between them. Where one of these fails
-        after the first, the list holds the trials before it, and a
-        :class:`~botorch_delay.exceptions.FewerTrialsWarning` says why it is shorter.
+        ``ask(n)`` equals ``n`` single asks with no answer between them. If one fails after the
+        first, the list holds the trials before it, with a
+        :class:`~botorch_delay.exceptions.FewerTrialsWarning`.
 
         Raises:
             HorizonError: if fewer asks are left; then nothing is asked.
@@ -57,10 +56,8 @@ class Optimizer(ReadableRun, ABC):
         horizon = self._config.horizon
         left = None if horizon is None else horizon - len(self._ledger)
         if self._finished and left != 0:
-            planned, go_on = "", ""
-            if horizon is not None:
-                planned = f" of {horizon}"
-                go_on = " To go on, extend the horizon with extend(horizon)."
+            planned = f" of {horizon}" if horizon else ""
+            go_on = " To go on, extend the horizon with extend(horizon)." if horizon else ""
             raise HorizonError(
                 f"The run was finished after {len(self._ledger)}{planned} asks; answers "
                 f"may still be told, and recommend() uses them.{go_on}"
@@ -78,7 +75,7 @@ class Optimizer(ReadableRun, ABC):
                 point = self._domain.on_cpu[row_of(choice)] if choice.x is None else choice.x
                 data = {"x": point.tolist(), "point": choice.index}
                 data |= {"round": choice.round, "slot": choice.slot, **choice.data}
-                self._apply(Event("asked", time.time(), len(self._ledger), data=data))
+                self._happen("asked", data=data, trial=len(self._ledger))
                 asked.append(self._ledger.trials[-1])
             except Exception as error:
                 if not asked:
@@ -96,8 +93,8 @@ class Optimizer(ReadableRun, ABC):
     def tell(self, trial: Trial | int, y: float | Tensor, noise_var: float | None = None) -> None:
         """The answer of a trial, in any order, also after the horizon.
 
-        One far from all others is taken with an :class:`OutlierWarning`: it may be a slip, which
-        :meth:`correct` mends.
+        One far from all others is accepted with an :class:`OutlierWarning`; if it is a slip, call
+        :meth:`correct`.
 
         Args:
             trial: the trial or its id.
@@ -121,33 +118,33 @@ class Optimizer(ReadableRun, ABC):
             )
         value = validation.answer(y, self._domain.like)
         far = self._ledger.far(value)
-        if noise_var is not None and self.exact:
-            raise InputError("Evaluations are exact, so that an answer has no noise_var.")
+        data = {}
         if noise_var is not None:
-            noise_var = validation.noise_variance(noise_var, "noise_var", self._domain.like)
-        data = {} if noise_var is None else {"noise_var": noise_var}
+            if self.exact:
+                raise InputError("Evaluations are exact, so that an answer has no noise_var.")
+            like = self._domain.like
+            data["noise_var"] = validation.noise_variance(noise_var, "noise_var", like)
         self._settle(found, "completed", value, data)
         _warn_far(found, far)
 
     @exclusive
     def correct(self, trial: Trial | int, value: float | Tensor | None, reason: str = "") -> None:
-        """Replace an answer that was told wrongly; what it was is kept in ``trial.corrections``.
+        """Replace a wrong answer or failure; the old one is kept in ``trial.corrections``.
 
-        A failure that was none gets its answer, and an answer that was none (None) becomes a
-        failure, whose point may be asked again. From now on everything is computed from what is
-        right, ``certificate`` included. What was decided meanwhile stays: a point that a round
-        eliminated is not taken back. So ``guarantee`` ends for good once a round was closed, or an
-        ask priced against a regret budget, with the wrong report; else it goes on under an
-        assumption that it names.
+        Everything computed from now on uses the new value, ``certificate`` included. Decisions
+        already made stay: a point that a round eliminated does not come back. So ``guarantee`` ends
+        for good if a round was closed, or an ask priced against a regret budget, with the wrong
+        report; else it goes on under an assumption that it names.
 
         Args:
             trial: an answered or failed trial, or its id.
-            value: what the evaluation gave, finite; None if it gave nothing.
+            value: what the evaluation gave, finite; None if it failed: its point may be asked
+                again.
             reason: why it is corrected, kept with the trial.
 
         Raises:
-            TrialError: if the trial is unknown, foreign, running, abandoned (``tell`` takes its
-                answer), or failed and to fail.
+            TrialError: if the trial is unknown, foreign, running, abandoned (use ``tell``), or
+                failed already with ``value`` None.
         """
         found, said = self._ledger.find(trial), _said(reason)
         answer = None if value is None else validation.answer(value, self._domain.like)
@@ -161,16 +158,15 @@ class Optimizer(ReadableRun, ABC):
                 f"Trial {found.id} has failed already; a correction needs the value that it has."
             )
         far = "" if answer is None else self._ledger.far(answer, than=found)
-        self._apply(Event("corrected", time.time(), found.id, answer, said))
-        self._decide_after_corrected(found)
+        self._settle(found, "corrected", answer, said)
         _warn_far(found, far)
 
     @exclusive
     def mark_failed(self, trial: Trial | int, reason: str = "") -> None:
-        """The trial crashed: no answer will come, and the point may be at fault.
+        """The trial crashed, perhaps because of its point: no answer will come.
 
-        The point stays counted in sigma. It may be asked again, at most twice, as a design point
-        is; then it is taken out of the domain.
+        The point stays counted in sigma. It may be asked again, at most twice; then it is taken out
+        of the domain.
 
         Raises:
             TrialError: if the trial is unknown, foreign or not running.
@@ -179,10 +175,10 @@ class Optimizer(ReadableRun, ABC):
 
     @exclusive
     def mark_abandoned(self, trial: Trial | int) -> None:
-        """The trial will not come back, through no fault of its point.
+        """The trial will not come back, through no fault of its point, which may be asked again.
 
-        The point may be asked again. A late answer is still accepted and used where all data
-        are used; a round of BPE-Delay does not wait for it.
+        A late answer is still accepted, and used where all data are used; a round of BPE-Delay does
+        not wait for it.
 
         Raises:
             TrialError: if the trial is unknown, foreign or not running.
@@ -191,15 +187,15 @@ class Optimizer(ReadableRun, ABC):
 
     @exclusive
     def attach(self, x: Tensor | Mapping[str, Any], y: float | Tensor) -> None:
-        """Results obtained elsewhere: used where all data are used, no part of the horizon.
+        """Add results obtained elsewhere: used where all data are used, not part of the horizon.
 
-        Each counts as an evaluation of its own, with noise of its own. Where a guarantee rests on
-        them (``evidence="all"`` with valid bounds), one with the point and the value of an earlier
-        one is taken in with a :class:`RepeatedResultWarning`.
+        Each counts as an evaluation with noise of its own. Where a guarantee rests on them
+        (``evidence="all"`` with valid bounds), a repeated point and value raise a
+        :class:`RepeatedResultWarning`.
 
         Args:
-            x: ``d`` or ``n x d``, in the domain or not; or, for one point, its values by name, of
-                which numbers may lie outside of their intervals and between their steps.
+            x: ``d`` or ``n x d``, in the domain or not; or the values of one point by name, where
+                numbers may lie outside their intervals and between their steps.
             y: a float for one point, else ``n`` or ``n x 1``.
         """
         if isinstance(x, Mapping):
@@ -224,14 +220,22 @@ class Optimizer(ReadableRun, ABC):
         rows = self._domain.find(X).tolist()
         for point, row, value in zip(X.tolist(), rows, numbers, strict=True):
             self._happen("attached", value, {"x": point, "point": None if row < 0 else row})
-        self._decide_after_attached(len(X))
+        repeats = self._ledger.repeated(len(X)) if self._config.proves_from_all else 0
+        if repeats:
+            warnings.warn(
+                f"{repeats} of the attached results were attached before, with the same point and "
+                "value. Each counts as an evaluation of its own, on which bounds rest; attach an "
+                "evaluation once, and take a repeated one back with detach(id).",
+                RepeatedResultWarning,
+                stacklevel=3,  # past the lock
+            )
 
     @exclusive
     def detach(self, result: Attached | int, reason: str = "") -> None:
-        """Take back a result that was attached; it is kept in ``detached``.
+        """Take back an attached result; it is kept in ``detached``.
 
-        As with :meth:`correct` what was decided meanwhile stays: ``guarantee`` ends if a round was
-        closed with it where bounds use attached results (``evidence="all"``, exact evaluations).
+        As with :meth:`correct`, decisions already made stay: ``guarantee`` ends if a round whose
+        bounds use attached results (``evidence="all"``, exact evaluations) was closed with it.
 
         Args:
             result: one of ``attached``, or its id.
@@ -250,13 +254,12 @@ class Optimizer(ReadableRun, ABC):
 
     @exclusive
     def extend(self, horizon: int) -> None:
-        """Plan more asks; a run that has come to its end, or was finished, goes on.
+        """Plan more asks; a run that is at its end, or was finished, goes on.
 
-        A round that is open keeps its length; those that begin later are of the new horizon.
-        A regret bound is proved for a horizon known from the first ask: once something was asked
-        ``guarantee`` ends for good, and what was claimed until then is of the asks until then.
-        ``certificate`` goes on. With :class:`GeometricRounds` and ``horizon=None`` a claim needs no
-        horizon from the start.
+        An open round keeps its length; later ones follow from the new horizon. The regret bound is
+        proved for a horizon known from the first ask: after it ``guarantee`` ends for good, and
+        what it claimed covers the asks until then. ``certificate`` goes on. With
+        :class:`GeometricRounds` and ``horizon=None`` no claim needs a horizon.
 
         Args:
             horizon: T, how many asks are planned, those already made included.
@@ -277,15 +280,15 @@ class Optimizer(ReadableRun, ABC):
     def finish(self) -> None:
         """End the run: the open round closes with what has arrived, and no ask follows.
 
-        Where BPE-Delay's bounds are valid, a round that is cut short is not judged by its own
-        answers, for when a run is ended may depend on them.
+        With valid bounds a round that is cut short is not judged by its own answers, on which the
+        decision to end the run may depend.
         """
         if not self._finished:
             self._close_last()
             self._happen("finished")
 
     def _settle(self, trial: Trial, kind: str, value: float | None, data: dict[str, Any]) -> None:
-        self._apply(Event(kind, time.time(), trial.id, value, data))
+        self._happen(kind, value, data, trial.id)
         self._decide_after_settled(trial)
 
     @abstractmethod
@@ -293,13 +296,7 @@ class Optimizer(ReadableRun, ABC):
         """The next point. Rounds close here and nowhere else, but for the last."""
 
     def _decide_after_settled(self, trial: Trial) -> None:
-        """Decide what follows from a trial's end."""
-
-    def _decide_after_corrected(self, trial: Trial) -> None:
-        self._decide_after_settled(trial)
-
-    def _decide_after_attached(self, count: int) -> None:
-        """Say what there is to be said of the last ``count`` attached results."""
+        """Decide what follows from a trial's end, or from its correction."""
 
     def _close_last(self) -> None:
         """Close what is open, at the end of the run."""

@@ -64,44 +64,43 @@ class BPEDelayOptimizer(Optimizer):
     the active set. When the round closes, confidence bounds from its answers eliminate every point
     whose upper bound is below the largest lower bound.
 
-    Without a delay law a round closes when its first q_r design points are settled, and its
-    bounds use exactly those. With a law, rounds have the lengths ``t_r = ceil(q_r + u_T(delta))``
-    of Algorithm 1 and bounds use whatever of the design has been answered. A round closes only
-    inside ``ask``, before the point is chosen; the last one when all its asks are settled, or at
-    ``finish``. A design point whose trial fails is asked again, at most twice. So is one that was
-    abandoned where the regret bound needs its answer: with valid bounds, noise, no delay law and
-    no ``straggler_factor`` of the rounds. Elsewhere the round goes without it.
+    Without a delay law a round closes when its first q_r design points are settled, and its bounds
+    use exactly those. With a law, rounds have the lengths ``t_r = ceil(q_r + u_T(delta))`` of
+    Algorithm 1, and bounds use the design points answered by then. A round closes only inside
+    ``ask``, before the point is chosen; the last one when all its asks are settled, or at
+    ``finish``. A design point whose trial fails is asked again, at most twice. So is an abandoned
+    one if the regret bound needs its answer: with valid bounds, noise, no delay law and no
+    ``straggler_factor``. Otherwise the round goes without it.
 
-    Every other ask plays ``exploit`` on all data, restricted to the active set, or towards the end
-    of the horizon asks again for one of its best points. The regret bound charges every ask of a
-    round the same, whatever active point it plays, and these points enter neither the round's
-    bounds nor the decision when it closes. So the bound stays as it is where design points come
-    first (``explore_fraction`` 1), and grows by at most 1 / sqrt(rho) where a share rho of the asks
-    are design points.
+    Every other ask plays ``exploit`` on all data, restricted to the active set; towards the end of
+    the horizon it may ask one of the best points again. The regret bound charges every ask of a
+    round the same, whatever active point it plays, and these asks affect neither the round's bounds
+    nor when it closes. So the bound is unchanged if design points come first (``explore_fraction``
+    1), and grows by at most 1 / sqrt(rho) if a share rho of the asks are design points.
 
     Args:
         domain: a finite action set, a box, or a :class:`Space`.
-        horizon: T, how many asks are planned; None, with :class:`GeometricRounds`, where no end is.
-        covar_module: the kernel, fixed; :class:`Learned`, or None, to learn it and noise from the
-            answers: nothing is claimed then, and until three answers are in ``exploit`` plays
+        horizon: T, how many asks are planned; None, with :class:`GeometricRounds`, without an end.
+        covar_module: the kernel, fixed; :class:`Learned`, or None, to learn kernel and noise from
+            the answers: then nothing is claimed, and until three answers are in ``exploit`` plays
             points in a random order.
         noise_var: lambda^2, given if and only if the kernel is; not with ``exact``.
-        confidence: bounds that eliminate; ``FixedBeta(6.0)`` if None.
+        confidence: the bounds that eliminate; ``FixedBeta(6.0)`` if None.
         delay: a delay law, for rounds of fixed length.
         delta: failure probability of the guarantee, in (0, 1).
-        rounds: how many design points each round has: :class:`HorizonRounds`, also if None, or
+        rounds: how many design points each round has: :class:`HorizonRounds` (if None) or
             :class:`GeometricRounds`.
-        exploit: what plays the asks that are not design points: :class:`Exploit`, or a rule, or
-            what :class:`BotorchRule` takes, as ``Exploit(rule)``; :class:`WithinBudget`; None to
-            continue the design instead, as Algorithm 1 does.
-        explore_fraction: rho in (0, 1], the share of asks that are design points; if None 0.005,
-            and 1 where ``exploit`` is None or ``WithinBudget``, or a delay law is given.
+        exploit: what plays the asks that are not design points: :class:`Exploit`, or a rule or what
+            :class:`BotorchRule` takes, for ``Exploit(rule)``; :class:`WithinBudget`; None to
+            continue the design, as Algorithm 1 does.
+        explore_fraction: rho in (0, 1], the share of asks that are design points. If None 0.005;
+            1 if ``exploit`` is None or ``WithinBudget``, or with a delay law.
         evidence: "round": bounds use the round's own design points. "all": with ``FixedBeta`` they
-            use all answers there are instead; with proved bounds those of ``Confidence.adaptive``
-            from all answers are intersected with the round's own, delta split evenly. If None
-            "all" where bounds are a heuristic anyway and no delay law is given, else "round".
-        exact: evaluations have no noise: a kernel is given without a noise variance, a jitter
-            stands for it, no point is asked twice, and bounds use all answers.
+            use all answers instead; with proved bounds, those of ``Confidence.adaptive`` from all
+            answers are intersected with the round's own, delta split evenly. If None "all" where
+            bounds are a heuristic and no delay law is given, else "round".
+        exact: evaluations have no noise: a kernel is given without ``noise_var``, for which a
+            jitter stands; no point is asked twice, and bounds use all answers.
         seed: of Thompson samples, of searches on a box, and of restarts of a fit.
         maximize: whether large values are good; public values keep their sign.
 
@@ -154,7 +153,8 @@ class BPEDelayOptimizer(Optimizer):
         self._budget = Budget(config, self._ledger, self._rounds) if config.budget_factor else None
         self._audit = Audit(config, self._ledger, self._rounds, self._budget)
         model = None if self._maximizer is None else self._maximizer.model
-        every = self._feasibility, self._rounds, model, self._audit, self._budget
+        audit = self._audit if config.proves else None
+        every = self._feasibility, self._rounds, model, audit, self._budget
         self._observers = [observer for observer in every if observer is not None]
 
     def __str__(self) -> str:
@@ -174,19 +174,19 @@ class BPEDelayOptimizer(Optimizer):
         seed: int = 0,
         maximize: bool = True,
     ) -> BPEDelayOptimizer:
-        """Algorithm 1 as printed; the arguments are those of the constructor.
+        """Algorithm 1 as printed; arguments as in the constructor.
 
-        Every ask is by maximum sigma, and Theorem 1's multiplier is of the number of points of the
-        whole domain. Its printed width is ``RKHSConfidence(..., tight=False)``, and
-        ``delay=NoDelay()`` gives BPE (Li & Scarlett 2022). ``seed`` has no effect.
+        Every ask is by maximum sigma, and Theorem 1's multiplier uses the number of points of the
+        whole domain. Its printed width is ``RKHSConfidence(..., tight=False)``; ``delay=NoDelay()``
+        gives BPE (Li & Scarlett 2022). ``seed`` has no effect.
         """
-        parts: dict[str, Any] = {"covar_module": covar_module, "noise_var": noise_var}
-        parts |= {"delay": delay, "confidence": confidence}
-        for name, value in parts.items():
+        needed = {"covar_module": covar_module, "noise_var": noise_var}
+        needed |= {"delay": delay, "confidence": confidence}
+        for name, value in needed.items():
             if value is None:
                 raise InputError(f"Algorithm 1 needs {name}; None was given.")
-        parts |= {"delta": delta, "seed": seed, "maximize": maximize}
-        optimizer = cls(domain, horizon, exploit=None, **parts)
+        options: dict[str, Any] = {"delta": delta, "seed": seed, "maximize": maximize}
+        optimizer = cls(domain, horizon, exploit=None, **needed, **options)
         optimizer._config = replace(optimizer._config, as_published=True)
         optimizer._start()
         return optimizer
@@ -207,13 +207,13 @@ class BPEDelayOptimizer(Optimizer):
     ) -> BPEDelayOptimizer:
         """A regret bound that is proved beforehand, and on sets a certificate as the run goes on.
 
-        On a finite set a rule plays :class:`WithinBudget`: with probability 1 - delta regret is at
-        most 1.25 times BPE-Delay's own bound, plus what waits cost, and ``certificate``, which the
-        rule, :class:`CertifyingUCB`, keeps small, bounds it at all times. (The least regret within
-        the same bound has ``exploit=WithinBudget()``.) On a box a tenth of the asks are design
-        points, so that regret is at most sqrt(10) times the bound of Theorem 2, plus what waits
-        cost. On both the maximiser is never eliminated; nothing is assumed of the delays.
-        ``guarantee`` has the assumptions.
+        On a finite set :class:`CertifyingUCB` plays :class:`WithinBudget`: with probability
+        1 - delta regret is at most 1.25 times BPE-Delay's own bound, plus what waits cost, and
+        ``certificate``, which the rule keeps small, bounds it at all times. (Regret within the same
+        bound is least with ``exploit=WithinBudget()``.) On a box a tenth of the asks are design
+        points: regret is at most sqrt(10) times the bound of Theorem 2, plus what waits cost. The
+        maximiser is never eliminated, and nothing is assumed of the delays; ``guarantee`` has the
+        assumptions.
 
         Args as in the constructor, and of the bounds:
             norm_bound: C_k, a bound on the RKHS norm of f.
@@ -263,16 +263,14 @@ class BPEDelayOptimizer(Optimizer):
     def stragglers(self) -> list[Straggler]:
         """The trials that keep the open round from closing, longest wait first.
 
-        Empty while design points are to be asked, and under a delay law. ``mark_abandoned`` frees
-        the round or, where the regret bound needs the answer, has the point asked again first.
+        Empty while design points are still to be asked, and under a delay law. ``mark_abandoned``
+        frees the round; where the regret bound needs the answer, the point is asked again first.
         """
         return self._rounds.stragglers(self._estimated_law())
 
     @exclusive
     def forecast(self) -> Forecast | None:
-        """Inside which of the next asks the open round will close; None if no round is open.
-
-        From the delays so far and the design points left to ask; see :class:`Forecast`.
+        """When the open round will close, see :class:`Forecast`; None if no round is open.
 
         Raises:
             NoAnswerError: if the round waits for answers, and none has come to forecast from.
@@ -300,16 +298,15 @@ class BPEDelayOptimizer(Optimizer):
         elif budget is not None:
             choice = self._play(number, NO_SLOT)
             if choice is not None and not budget.affords(row_of(choice), number, slot):
-                # While the round waits the rule's point is asked all the same.
+                # While the round waits, the rule's point is asked all the same.
                 choice = replace(choice, slot=WAITING_SLOT) if current.design_is_asked() else None
         elif self._maximizer is not None:
-            # The design has points left and less than its share of the asks.
             due = rounds.designed <= self._config.fraction * len(self._ledger)
             due = due and not current.design_is_asked()
             if not due or rounds.is_held(current):
-                # A design point that has to wait comes later, and what is asked instead on top.
+                # If the next design point is held, the rule's point is asked in its place.
                 choice, slot = self._play(number, WAITING_SLOT if due else NO_SLOT), NO_SLOT
-        if choice is None:  # a design point; one that serves no slot if nothing else is left
+        if choice is None:  # a design point, without a slot where the rule found nothing to ask
             choice = rounds.active.suggestion(self._next_key(current), number, slot)
         if budget is not None:
             billed = {"price": budget.price(row_of(choice)), "waiting": rounds.waits(choice)}
@@ -337,10 +334,10 @@ class BPEDelayOptimizer(Optimizer):
 
     @exclusive
     def follow(self, events: Sequence[Event]) -> Trial:
-        """Take in an ask that was made elsewhere, with all of it that still fits here.
+        """Apply an ask that was made elsewhere, as far as it still fits here.
 
         Args:
-            events: what it brought about, the ask itself last, with the ids of the trials here.
+            events: what it decided, and last the ask itself, with the ids of the trials here.
 
         Raises:
             InputError: if the point is not in the domain.
@@ -394,16 +391,12 @@ class BPEDelayOptimizer(Optimizer):
         if current is not None and len(self._ledger) == self.horizon and current.all_settled():
             self._close_last()
 
-    def _decide_after_attached(self, count: int) -> None:
-        self._audit.report_repeated(count)
-
     def _close_last(self) -> None:
         if self._rounds.open is not None:
             self._happen("closed", data=self._rounds.close(last=True))
-        self._finished = True
 
     def _active_points(self) -> ActiveSet:
-        """The active set, without infeasible points and those that a budget's bounds rule out."""
+        """The active set without infeasible points and those that a budget's bounds rule out."""
         active = self._rounds.feasible
         if self._budget is not None:
             assert isinstance(active, FiniteActiveSet)

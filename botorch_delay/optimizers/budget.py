@@ -1,4 +1,4 @@
-"""A budget for asks that BPE-Delay would not have made: any rule plays, and pays for what it risks.
+"""A regret budget: any rule may play as long as it pays for the regret that it risks.
 
 Let B be BPE-Delay's own regret bound for its plan on the whole set, without any wait: q_r asks in
 round r, each charged at most
@@ -64,7 +64,7 @@ from botorch_delay.optimizers.round_sequence import RoundSequence
 
 
 class Budget(TrialObserver):
-    """What was asked beyond BPE-Delay's own asks, and what it may have cost in units of values."""
+    """What the asks may have cost, in units of the values, and which others can be afforded."""
 
     def __init__(self, config: BPEConfig, ledger: Ledger, rounds: RoundSequence) -> None:
         constants = config.confidence.constants
@@ -76,13 +76,12 @@ class Budget(TrialObserver):
         self._surrogate, self._constants = config.fixed, constants
         self._largest = constants.norm_bound * _widest(config.fixed, config.domain.like)
         self.waits_cost, self.waits = 0.0, 0  # W so far, and how many asks it is of
-        self._made = 0
         self._asks = torch.zeros_like(config.domain.like[:, 0], dtype=torch.double)
         self._plan()
         self._restart()
 
     def _plan(self) -> None:
-        """Reckon with the horizon that is planned now."""
+        """Compute the plan for the present horizon."""
         self._sizes = _sizes(self._rounds.round_rule, self._horizon, self._rounds.sizes)
         full, self._rates = self._both_rates()
         self.bound = _charge(self._sizes, full, 0, self._horizon)  # B
@@ -96,10 +95,10 @@ class Budget(TrialObserver):
         self._restart()
 
     def _restart(self) -> None:
-        """Make the bounds anew; they hold for any answers, so for these in the order of asks."""
+        """Make the bounds anew, from the answers in the order of asks."""
         kernel, points = self._surrogate.covar_module, self._config.domain.like
         self._ellipsoid = Ellipsoid(kernel, points, *self._constants, self._config.delta / 4.0)
-        self._told: list[tuple[int, float, int]] = []  # answers that the bounds do not have yet
+        self._told: list[tuple[int, float, int]] = []  # answers not yet in the bounds
         for trial in self._ledger.answered():
             self.settled(trial)
 
@@ -110,7 +109,7 @@ class Budget(TrialObserver):
 
     @property
     def bounds(self) -> Ellipsoid:
-        """On f at every point, from all answers, taken in one by one as they came."""
+        """Bounds on f at every point, from all answers in the order in which they came."""
         for row, y, ask in self._told:
             self._ellipsoid.tell(row, y, ask)
         self._told = []
@@ -127,14 +126,14 @@ class Budget(TrialObserver):
         return float(self._asks @ self._bills())
 
     def terms(self) -> BudgetTerms:
-        """What is claimed, and what has been spent of it."""
+        """The terms of the claim, with what has been spent so far."""
         records, current = self._rounds.records, self._rounds.open
         sizes = [record.design_size for record in records]  # design points asked, of the first q_r
         if current is not None:
             sizes.append(min(len(current.slots), current.design_size))
         excess, rate = 0.0, self._rates[0]
         for record, size, planned in zip(records, sizes[1:], self._rates[1:], strict=False):
-            if record.half_width is not None:  # it was judged
+            if record.half_width is not None:
                 rate = min(rate, 4.0 * record.half_width)
             excess += size * max(rate - planned, 0.0)
         bound = max(self._factor * self.bound, self.own_bound)
@@ -143,7 +142,6 @@ class Budget(TrialObserver):
     def asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
         price = validation.real(data["price"], "price")
         self._asks[row_of(trial)] += 1.0
-        self._made += 1
         if validation.flag(data["waiting"], "waiting"):
             self.waits += 1
             self.waits_cost += price
@@ -155,7 +153,7 @@ class Budget(TrialObserver):
             )
 
     def active(self, rows: Tensor) -> Tensor:
-        """Those of some rows (LongTensor) that may be the best of them; all if none seems to be."""
+        """The rows (LongTensor) of those given that may be the best of them; all if none may be."""
         if not len(rows):
             return rows
         upper, lower = self.bounds.upper[rows], self.bounds.lower[rows]
@@ -170,17 +168,17 @@ class Budget(TrialObserver):
         ).tolist()
         if refuted:
             return False
-        left = self._horizon - self._made - 1
+        left = self._horizon - len(self._ledger) - 1
         sizes = [*self._sizes[number - 1 : -1], 2 * self._horizon]
         future = _charge(sizes, self._rates[number - 1 :], done, left)
         return bool(spent + price + future - self.waits_cost <= self._factor * self.bound)
 
     def price(self, row: int) -> float:
-        """What an ask of a point is charged at most: a bound on its regret."""
+        """The bill of an ask of a point: a bound on its regret."""
         return float(self._bills()[row])
 
     def _bills(self) -> Tensor:
-        """Of an ask of each point, ``N``: they only ever fall, as the bounds tighten."""
+        """The bill of an ask of each point, ``N``: they only fall, as the bounds tighten."""
         gaps = self.bounds.upper.max() - self.bounds.lower
         return gaps.clamp(0.0, self._largest)
 

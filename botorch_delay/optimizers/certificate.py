@@ -57,13 +57,13 @@ from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.trials import Trial
 
-# Variances that differ by no more are the same: one may come from single precision.
+# Variances that differ by less are equal: one may have been in single precision.
 ROUNDING = 1e-6
-# Of how many columns a box can be covered by cells in good time.
+# Boxes of more columns take too many cells.
 MAX_COLUMNS = 3
 # What cells may add, as a share of what they are added to.
 SLACK = 0.01
-# Of a heuristic: how many candidates, those of the largest upper bounds, and samples there are.
+# The heuristic's number of candidates and of samples.
 CANDIDATES, SAMPLES = 512, 4096
 
 
@@ -76,16 +76,16 @@ class Certificate:
             times at once, in units of the values; inf where nothing is certified.
         gap: on the same event a bound on how far f at the recommended point is below its largest
             value (above its smallest, where small values are good); inf before an answer.
-        refuted: whether the answers contradict what it rests on; then nothing is certified.
-        norm_at_least: a bound from below on the RKHS norm of a function with such answers; they
-            may be refuted where it is still below ``norm_bound``.
+        refuted: whether the answers contradict the assumptions; then nothing is certified.
+        norm_at_least: a lower bound on the RKHS norm of a function with such answers; they may be
+            refuted where it is still below ``norm_bound``.
         delta: failure probability of all of this together.
-        recommended: the point that ``gap`` is of; None before an answer, and in the past.
-        norm_bound: C, the bound on the norm of f that it rests on.
-        noise_std: s, the scale of the noise that it rests on.
-        asks: of how many asks it is.
+        recommended: the point of ``gap``; None before an answer, and for past asks.
+        norm_bound: C, the assumed bound on the norm of f.
+        noise_std: s, the assumed scale of the noise.
+        asks: how many asks it covers.
         answers: how many answers it uses.
-        proved: whether it is proved; else ``gap`` is a heuristic, as with a learned kernel.
+        proved: whether it is proved; with a learned kernel ``gap`` is a heuristic.
         assumptions: what it rests on; to be judged by the user.
         made: how, in words.
     """
@@ -176,8 +176,9 @@ def certify(
         regret = excess(asked, counts.double()) if len(trials) else 0.0
         if recommended is not None:
             gap = excess(recommended.unsqueeze(0), torch.ones(1).to(recommended))
+    where_recommended = None if recommended is None else tuple(recommended.tolist())
     return Certificate(
-        *(regret, gap, refuted, norm, delta, _coordinates(recommended)),
+        *(regret, gap, refuted, norm, delta, where_recommended),
         *(bound, constants.noise_std, len(trials), len(used)),
         proved=True,
         assumptions=_assumptions(constants, len(told) - len(used), trials),
@@ -190,10 +191,7 @@ def certify(
 def _ellipsoids(
     kernel: Kernel, trials: Sequence[Trial], asked: Answers, noise_std: float, delta: float
 ) -> list[Ellipsoids]:
-    """What is said by answers each on its own, and in groups, with half of delta each.
-
-    ``asked`` are all asks of the trials.
-    """
+    """Bounds from single answers and from groups, with half of delta each, given all asks."""
     groups, sizes = doubling_groups(asked.group)
     used = [t.value is not None and not is_noisier(t, noise_std) for t in trials]
     known = torch.tensor(used, dtype=torch.bool)
@@ -213,10 +211,6 @@ def _ellipsoids(
 def is_noisier(trial: Trial, noise_std: float) -> bool:
     """Whether an answer was told with a noise variance above the square of a scale."""
     return trial.noise_var is not None and trial.noise_var > noise_std**2 * (1.0 + ROUNDING)
-
-
-def _coordinates(x: Tensor | None) -> tuple[float, ...] | None:
-    return None if x is None else tuple(x.tolist())
 
 
 def _assumptions(constants: Constants, noisier: int, trials: Sequence[Trial]) -> tuple[str, ...]:
@@ -249,9 +243,9 @@ def plausible(
 ) -> Certificate:
     """A heuristic under a learned kernel: an (eps, delta) rule in the sense of Wilson (2024).
 
-    ``gap`` is the 1 - delta quantile of ``max_x f(x) - f(r)`` over samples of the posterior, at the
-    candidates (``N x d``) of the largest upper bounds; r is recommended. ``counts`` are those of
-    asks and answers.
+    ``gap`` is the 1 - delta quantile of ``max_x f(x) - f(r)`` over posterior samples, at the
+    candidates (``N x d``) with the largest upper bounds; r is recommended, and ``counts`` are the
+    numbers of asks and answers.
     """
     posterior = surrogate.posterior(data)
     moments = posterior.at(candidates)
@@ -263,7 +257,7 @@ def plausible(
     gap = float((f.amax(dim=1) - f[:, 0]).quantile(1.0 - delta))
     asks, answers = counts
     return Certificate(
-        *(math.inf, gap, False, 0.0, delta, _coordinates(recommended)),
+        *(math.inf, gap, False, 0.0, delta, tuple(recommended.tolist())),
         *(math.inf, math.inf, asks, answers),
         proved=False,
         assumptions=(

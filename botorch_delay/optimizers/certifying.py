@@ -20,24 +20,24 @@ from botorch_delay.optimizers.rules import Rule, Score
 
 @dataclass(frozen=True)
 class CertifyingUCB(Rule):
-    """Close to the upper bound that a certificate rests on, so that asks tighten what it bills.
+    """Close to the upper bound that a certificate rests on, so that asks tighten it.
 
-    It is the least over two ridges a, in the place of the noise variance, of ``mu + b sigma`` with
+    It is the least over two ridges a, in place of the noise variance, of ``mu + b sigma`` with
 
         b^2 = C^2 + (rho_n s^2 + w) / a - y' (K + a I)^-1 y
 
-    as in :mod:`botorch_delay.confidence.anytime`, but with all answers at a point as one, their
-    mean, whose noise counts as much as is expected of it and half of what bounds with groups and
-    with each ask on its own add to that. (With groups alone asks elsewhere end before the
-    certificate is small.) So it bounds f in most runs, and nothing proves that it does; the
-    certificate bounds the regret whatever was asked. Pending points count in sigma alone where they
-    are hallucinated. A rule with a fixed factor settles on one point, whose gap is then billed at
-    every ask; this one asks elsewhere until what it plays has fallen there.
+    as in :mod:`botorch_delay.confidence.anytime`, but with all answers at a point averaged. The
+    noise of that mean counts with its expectation, plus half of what bounds with groups and with
+    single asks add to it. (With groups alone exploration stops before the certificate is small.) So
+    it bounds f in most runs, without a proof; the certificate bounds the regret whatever was asked.
+    Hallucinated pending points count in sigma alone. A rule with a fixed factor settles on one
+    point, whose gap is then billed at every ask; this one explores until its bound elsewhere has
+    fallen.
 
     Args:
         norm_bound: C, a bound on the RKHS norm of f, above 0.
         noise_std: s, the sub-Gaussian scale of the noise, above 0.
-        delta: failure probability of the certificate, in (0, 1), for which the rule asks.
+        delta: failure probability of the certificate, in (0, 1).
     """
 
     norm_bound: float
@@ -54,7 +54,7 @@ class CertifyingUCB(Rule):
         return RKHSConfidence(self.norm_bound, self.noise_std), self.delta
 
     def check_pending(self, pending: Pending) -> None:
-        """Refuse values that nobody has observed: no bound rests on them."""
+        """Refuse drawn answers: bounds rest on observed values."""
         super().check_pending(pending)
         if pending.draws:
             raise InputError(f"{self!r} rests on what was observed: use pending=Hallucinate().")

@@ -1,4 +1,4 @@
-"""What an optimizer is made with: its options, their defaults, and what excludes what."""
+"""What an optimizer is made with: its options, their defaults, and which exclude each other."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from botorch_delay.optimizers.part_records import describe_part
 from botorch_delay.optimizers.pending import Hallucinate, Pending
 from botorch_delay.optimizers.rules import Rule
 
-# Of the asks that are design points, where a rule plays the others: chosen with its beta.
+# The share of design points where a rule plays the other asks, chosen together with its beta.
 DEFAULT_FRACTION = 0.005
-# Chosen on tuning tables for development, with learned kernels: recommendations are better in
-# every cell, and regret less. On boxes it made no difference that shows, and with given kernels
-# and many asks it is soon clear which point is best.
+# Chosen on tuning tables for development, with learned kernels: recommendations are better in every
+# cell, and regret is less. On boxes it makes no visible difference, and with given kernels and many
+# asks it is soon clear which point is best.
 DEFAULT_CONFIRM = 0.2
 _LAW = "a delay law such as PoissonDelay, or None (an estimate bounds no delay)"
 
@@ -45,11 +45,11 @@ _LAW = "a delay law such as PoissonDelay, or None (an estimate bounds no delay)"
 class Config:
     """What every optimizer is made with, checked, and with defaults filled in.
 
-    The fields are arguments of the optimizer's constructor, described there, and have their names,
-    so that it can be made again from :meth:`describe` and the domain. The kernel is a copy.
+    The fields are the arguments of the optimizer's constructor, so that it can be made again from
+    :meth:`describe` and the domain. The kernel is a copy.
     """
 
-    certified_share: ClassVar[float] = 1.0  # of delta: the certificate's
+    certified_share: ClassVar[float] = 1.0  # the certificate's share of delta
 
     domain: Domain
     horizon: int | None
@@ -84,7 +84,7 @@ class Config:
             object.__setattr__(self, name, value)
 
     def plan(self, horizon: int | None) -> None:
-        """Plan this many asks, of this run: a run has a configuration of its own."""
+        """Plan this many asks; every run has its own copy of the configuration."""
         self._fill(horizon=horizon)
 
     def _check_noise(self) -> None:
@@ -122,11 +122,16 @@ class Config:
 
     @property
     def interval_confidence(self) -> tuple[Confidence, float]:
-        """What intervals around a posterior mean are made of: a confidence and a delta."""
+        """The confidence, and its delta, of intervals around a posterior mean."""
         return DEFAULT_CONFIDENCE, DEFAULT_DELTA
 
+    @property
+    def proves_from_all(self) -> bool:
+        """Whether proved bounds use all answers, attached results included."""
+        return False
+
     def answers(self, results: Sequence[Trial | Attached]) -> Answers:
-        """What some trials and attached results say, to be maximised."""
+        """The answers of some trials and attached results, to be maximised."""
         return Answers.of(self.domain, self.sign, results)
 
     @cached_property
@@ -261,23 +266,24 @@ class BPEConfig(BoundsConfig):
 
     def _fill_defaults(self) -> None:
         if isinstance(self.covar_module, Learned) and not self.confidence.missing:
-            # Bounds are in units of the values.
+            # These bounds are in units of the values.
             self._fill(covar_module=replace(self.covar_module, warp="none"))
-        exploits = isinstance(self.exploit, Exploit) and self.delay is None
+        exploit = self.exploit
+        exploits = isinstance(exploit, Exploit) and self.delay is None
         if self.evidence is None:
             pooled = self.exact or (exploits and bool(self.confidence.missing))
             self._fill(evidence="all" if pooled else "round")
         if self.explore_fraction is None:
             self._fill(explore_fraction=DEFAULT_FRACTION if exploits else 1.0)
         self._fill(explore_fraction=validation.real(self.explore_fraction, "explore_fraction"))
-        if isinstance(self.exploit, Exploit) and self.exploit.rule is None:
+        if isinstance(exploit, Exploit):
             practical = LEARNED_RULE_ON_SETS if self.finite else LEARNED_RULE_ON_BOXES
-            rule = practical if self.learned else DEFAULT_RULE
-            self._fill(exploit=replace(self.exploit, rule=rule))
-        if isinstance(self.exploit, Exploit) and self.exploit.confirm_fraction is None:
-            unsure = self.finite and self.learned and not self.exact and self.horizon is not None
-            share = DEFAULT_CONFIRM if unsure else 0.0
-            self._fill(exploit=replace(self.exploit, confirm_fraction=share))
+            rule = exploit.rule or (practical if self.learned else DEFAULT_RULE)
+            share = exploit.confirm_fraction
+            if share is None:
+                confirms = self.finite and self.learned and not self.exact
+                share = DEFAULT_CONFIRM if confirms and self.horizon is not None else 0.0
+            self._fill(exploit=replace(exploit, rule=rule, confirm_fraction=share))
 
     def _refuse_contradictions(self) -> None:
         rho, on_arrival = self.fraction, self.delay is None
@@ -340,12 +346,16 @@ class BPEConfig(BoundsConfig):
 
     @property
     def merges(self) -> bool:
-        """Whether bounds from all answers, if there are any, take the place of the round's own."""
+        """Whether bounds from all answers replace the round's own where ``evidence`` is "all"."""
         return not self.proves or self.exact
 
     @property
+    def proves_from_all(self) -> bool:
+        return self.evidence == "all" and not self.merges
+
+    @property
     def rule(self) -> Rule | None:
-        """Of the asks that are not design points."""
+        """The rule of the asks that are not design points."""
         return None if self.exploit is None else cast(Rule, self.exploit.rule)
 
     @cached_property
@@ -375,7 +385,7 @@ class BPEConfig(BoundsConfig):
 
     @cached_property
     def proves(self) -> bool:
-        """Whether the bounds are valid, as far as the configuration tells."""
+        """Whether the bounds are valid by the configuration."""
         return not self.confidence.missing and not self.learned
 
     def round_rule(self) -> RoundRule:

@@ -1,4 +1,4 @@
-"""Trials that are overdue, and when the answers that a round waits for will be there."""
+"""Overdue trials, and when the open round will close."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ class Straggler:
 
     Attributes:
         trial: the running trial.
-        asks: how many asks have been made since it was asked.
-        sooner: the share of answers that are estimated to take fewer asks than it has been out;
-            None as long as there is no answer to estimate from.
+        asks: how many asks have been made since.
+        sooner: the estimated share of answers that take fewer asks; None before any answer.
     """
 
     trial: Trial
@@ -32,31 +31,30 @@ def describe_running(
     trials: Iterable[Trial], asks: int, law: EmpiricalDelay | None
 ) -> list[Straggler]:
     """How overdue running trials are after ``asks`` asks; ``law`` is None without answers."""
-    ages = [(trial, asks - 1 - trial.id) for trial in trials]
-    return [
-        Straggler(trial, age, None if law is None else 1.0 - float(law.survival(age - 1)))
-        for trial, age in ages
-    ]
+    found = []
+    for trial in trials:
+        age = asks - 1 - trial.id
+        sooner = None if law is None else 1.0 - float(law.survival(age - 1))
+        found.append(Straggler(trial, age, sooner))
+    return found
 
 
 @dataclass(frozen=True)
 class Forecast:
     """When the open round will close: inside which of the next asks.
 
-    Delays are taken as independent, with the law that answers so far suggest, whatever their point;
-    trials that are out as given that they have been out so long; and no further trial as failing.
-    A rule that closes rounds without their stragglers may end the round sooner.
+    Delays are taken as independent with the law estimated from the answers so far, given how long
+    running trials have been out; no further trial is expected to fail. With ``straggler_factor``
+    the round may close sooner.
 
     Attributes:
         round: its number.
         waiting_for: the running trials of its design points, longest wait first.
-        to_ask: for each design point that is still to be asked, inside which of the next asks that
-            will be, from 1.
+        to_ask: inside which of the next asks, from 1, each design point that is left will be asked.
         asks_left: how many asks are left in the run; None without a horizon.
         law: the estimated law of delays; None where nothing depends on it.
-        exact: the ask inside which the round closes, where its length was fixed beforehand.
-        earliest: whether a budget decides when design points are asked, so that they may come
-            later than ``to_ask`` says.
+        exact: the ask inside which a round of fixed length closes.
+        earliest: whether a budget may delay design points beyond ``to_ask``.
     """
 
     round: int
@@ -87,9 +85,8 @@ class Forecast:
     def quantile(self, p: float) -> float:
         """The least number of asks within which the round closes with probability ``p``.
 
-        Returns:
-            Asks from now, at least 1; ``inf`` where the estimate does not reach ``p``, because more
-            than a share ``1 - p`` of the probability is on delays longer than any known so far.
+        At least 1; ``inf`` if delays longer than any known so far have more than ``1 - p`` of the
+        estimated probability.
         """
         p = validation.probability(p, "p")
         if self.exact is not None:

@@ -40,16 +40,15 @@ def load(
     feasible: Callable[[Any], Any] | None = None,
     device: torch.device | str | None = None,
 ) -> Optimizer:
-    """The optimizer in a file, ready to go on: same asks, same rounds, whatever was pending.
+    """The optimizer in a file, ready to go on with the same asks, rounds and pending trials.
 
     Args:
         path: a file that ``save`` wrote.
-        covar_module: the kernel, if it is none of GPyTorch's own.
-        confidence: of a class of your own.
-        delay: a law of a class of your own.
-        rule: around a function of your own, or an acquisition class that is none of BoTorch's.
-        feasible: a box's test of feasibility, if it has one: of points, or of the parameters of a
-            :class:`Space`, as it was given first.
+        covar_module: the kernel, if it is not one of GPyTorch's.
+        confidence: if it is of your own class.
+        delay: if it is of your own class.
+        rule: if it is of your own class, or around your own acquisition function.
+        feasible: the box's or :class:`Space`'s test of feasibility, if it has one.
         device: where the tensors are put; the CPU by default.
 
     Raises:
@@ -66,9 +65,9 @@ def load(
 def editing(path: str | os.PathLike[str], **parts: Any) -> Iterator[Optimizer]:
     """Load, change and save a file while every other process waits.
 
-    What the block does to the optimizer is committed when it ends, and not if it raises; it
-    must not save to the file itself. Two processes that ask at once therefore get different
-    trials. Arguments and errors are those of :func:`load`.
+    The changes are committed when the block ends, and not if it raises; it must not save to the
+    file itself. So two processes that ask at once get different trials. Arguments and errors are
+    those of :func:`load`.
 
     Raises:
         StorageError: also if another process holds the file for long.
@@ -103,7 +102,7 @@ def _make(
         optimizer.load_state_dict(state)
     except StorageError as error:
         raise StorageError(f"{path}: {truncated(error)}") from error
-    except Warning:  # where the user has made errors of them
+    except Warning:  # the user has turned warnings into errors
         raise
     except Exception as error:  # whatever a forged file leads to
         raise StorageError(f"{path}: what is stored cannot be used: {truncated(error)}") from error

@@ -31,17 +31,17 @@ PointTest = Callable[[Tensor], Tensor]  # n x d to bool n
 
 # Points of a box from which climbs begin, beside some moved to its boundary.
 BOX_POOL = 2048
-# How many climbs begin: the most with up to this many answers, fewer and fewer with more.
+# The number of climbs: the most with up to this many answers, fewer with more.
 MOST_CLIMBS, ANSWERS_FOR_MOST, FEWEST_CLIMBS = 64, 100, 8
-# Steps of a climb, where there are few climbs.
+# Steps of a climb; twice as many where there are many climbs.
 STEPS = 8
 # How far climbs get from where the mean is best, as a share of each side.
 LOCAL_REACH = 0.1
-# Around how many of the best answered points climbs begin, too, and at how many places each.
+# Climbs also begin around this many of the best answered points, at this many places each.
 NEAREST, AROUND = 8, 4
-# Of how many answered points of a box it is looked at which is best.
+# Answered points of a box that are compared when one is to be asked again.
 MOST_CONFIRMED = 256
-# Climbs end when the best of them stands to gain less, as a share of the prior deviation.
+# Climbs end when the best of them can gain no more than this share of the prior deviation.
 ENOUGH = 1e-3
 # An odd number with its bits well mixed (2^64 over the golden ratio), as a signed one.
 _MIXING = -0x61C8864680B583EB
@@ -60,27 +60,27 @@ class Maximizer:
         assert config.rule is not None
         self.rule, self._config, self._domain = config.rule, config, config.domain
         self._ledger, self._fitting = ledger, fitting
-        self._order: Tensor | None = None  # of the asks that nothing has been learned for
+        self._order: Tensor | None = None  # of the asks before anything is learned
         # What the model was made with: a surrogate, and what rounds have left of a box.
         self._fitted: Surrogate | None = None
-        self._narrowed: ActiveSet | None = None
+        self._cut: ActiveSet | None = None
         parts = ledger, feasibility, config.domain, config.pending
         self.model = RuleModel(*parts, sign=config.sign, seed=config.seed)
 
     def check(self) -> None:
-        """Make ready for the first ask; refuse a rule that cannot be played."""
+        """Prepare the first ask; refuse a rule that cannot be played."""
         self.update()
         self.rule.check(self.model)
 
     def update(self, active: ActiveSet | None = None) -> None:
-        """Count all trials, with the present surrogate and candidates, where that is not done."""
+        """Restart the model if the surrogate, the candidates or the points in use have changed."""
         fitted, model = self._fitting.surrogate, self.model
-        narrowed = None if active is None or active.inside is None else active
-        behind = model.behind or model.renewals != model.renewals_due
-        if not behind and self._fitted is fitted and self._narrowed is narrowed:
+        cut = active if active is not None and active.is_cut else None
+        same = self._fitted is fitted and self._cut is cut
+        if model.views and same and model.renewals == model.renewals_due:
             return
-        self._fitted, self._narrowed = fitted, narrowed
-        left = None if narrowed is None else narrowed.spread
+        self._fitted, self._cut = fitted, cut
+        left = None if cut is None else cut.spread
         candidates = self._spread if left is None else left[:: max(len(left) // BOX_POOL, 1)]
         if self._domain.count is None and self._fitting.fitted_to > MANY_ANSWERS:
             candidates = candidates[::2]
@@ -92,16 +92,17 @@ class Maximizer:
     ) -> Suggestion:
         """The next point, for a slot of a round; anywhere where ``active`` is None.
 
-        With ``confirm`` it is that of :meth:`confirm`, if there is one. EmptyDomainError if nothing
-        may be asked, NumericsError if the rule is finite nowhere.
+        With ``confirm`` one of the best answered points is asked again, where it is open which is
+        best. EmptyDomainError if nothing may be asked, NumericsError if the rule is finite nowhere.
         """
         self.update(active)
         point = self.confirm(active) if confirm else None
         if point is None:
             point = self._largest(active)
+        data = {"width": self.model.width_at(point)} if self.model.pending.inflate else {}
         if isinstance(point, int):
-            return Suggestion(point, round=number, slot=slot)
-        return Suggestion(None, round=number, slot=slot, x=point)
+            return Suggestion(point, round=number, slot=slot, data=data)
+        return Suggestion(None, round=number, slot=slot, x=point, data=data)
 
     def _largest(self, active: ActiveSet | None) -> int | Tensor:
         """Where the rule is largest: a row of a finite set, a point (``d``) of a box."""
@@ -118,7 +119,7 @@ class Maximizer:
         scores = scores.masked_fill(~allowed, -torch.inf)
         own_scale = self.rule.own_scale or blind
         tied = lowest_tied(scores, 0.0 if own_scale else model.prior_deviation)
-        # In one tensor, so that a device is waited for once.
+        # One transfer from the device.
         top, row = torch.cat([scores.max().double().unsqueeze(0), tied.double()]).tolist()
         if not math.isfinite(top):
             name = self.rule.method(model)
@@ -131,7 +132,6 @@ class Maximizer:
 
     def confirm(self, active: ActiveSet | None = None) -> int | Tensor | None:
         """The answered point to ask again, while it is open which is best; see :class:`Exploit`."""
-        self.update(active)
         if self.model.is_blind or self.model.tells_all_at_once:
             return None
         keys, mean, deviation = self._answered(active)
@@ -152,16 +152,16 @@ class Maximizer:
 
     @cached_property
     def _spread(self) -> Tensor:
-        """All points, or spread ones of a box, and some on its boundary if the kernel is given."""
+        """All points of a set, or spread ones of a box, some on its edge if the kernel is given."""
         generator = generator_for(self._config.seed, 0)
         edge = 0 if self._config.learned else BOX_POOL // 4
         return spread_points(self._domain, BOX_POOL, generator, edge=edge)
 
     def _first_order(self) -> Tensor:
-        """Scores by which the candidates come one after the other in a random order."""
-        # Before there is anything to learn from, a rule knows only which points are far from each
-        # other. Those are the corners, where it is rarely worth to begin. The candidates of a box
-        # are spread evenly, and so are the first hundreds of them (REPORT.md, "Many workers").
+        """Scores that put the candidates in a random order, those asked before last."""
+        # Without answers a rule would begin in the corners, the points farthest from each other,
+        # which are rarely good. Any few hundred candidates of a box are spread evenly (REPORT.md,
+        # "Many workers").
         pool = self.model.candidates
         if self._order is None:
             generator = generator_for(self._config.seed, 0)
@@ -179,10 +179,10 @@ class Maximizer:
         return -(turn + len(pool) * self._taken).to(pool)
 
     def _allowed(self, active: ActiveSet | None) -> tuple[PointTest | None, Tensor]:
-        """Where points may be asked (None: everywhere), and at which candidates."""
+        """Where points may be asked (None for everywhere), and which candidates may be."""
         model, pool = self.model, self.model.candidates
         everywhere = torch.ones(len(pool), dtype=torch.bool, device=pool.device)
-        inside = None if active is None else active.inside
+        inside = None if self._cut is None else self._cut.inside
         within = everywhere if inside is None else inside(pool)
         if active is not None and active.rows is not None:
             within = torch.zeros_like(everywhere).index_fill(0, active.rows, True)
@@ -192,8 +192,7 @@ class Maximizer:
             avoided = model.feasibility.tried()
         for keys, left_out in ((closed + avoided, fails), (closed, fails), (closed, None)):
             rows = [key for key in keys if key >= 0]
-            points = [model.point(key) for key in keys if key < 0]
-            taken = _hashes(sent(torch.stack(points), pool) if points else pool[:0])
+            taken = _hashes(model.points([key for key in keys if key < 0]))
 
             def may_ask(
                 X: Tensor, taken: Tensor = taken, left_out: PointTest | None = left_out
@@ -205,7 +204,7 @@ class Maximizer:
 
             if not keys and inside is None and left_out is None and model.pool is None:
                 return None, within
-            everyone = not points and left_out is None
+            everyone = not len(taken) and left_out is None
             allowed = within.clone() if everyone else within & may_ask(pool)
             allowed[sent_rows(rows, allowed)] = False
             if model.pool is not None:
@@ -220,21 +219,21 @@ class Maximizer:
     ) -> Tensor:
         """The best of the pool's best points after a climb."""
         pool, costly = model.candidates, self.rule.costly
-        # Fewer with many points or a costly function, so that an ask takes no longer.
+        # Fewer with many points or a costly function, to bound the time of an ask.
         points, asked = len(model.answers.anywhere), len(model.with_pending.anywhere)
         share = ANSWERS_FOR_MOST / max(points, asked - LOCAL_POINTS, ANSWERS_FOR_MOST)
         climbs = FEWEST_CLIMBS if costly else max(int(MOST_CLIMBS * share), FEWEST_CLIMBS)
         climbs = min(climbs, len(scores))
         best, reach = scores.topk(climbs).indices, 1.0
         if model.surrogate.learned:
-            # Not into the corners: new places are spread points, climbs stay near the best ones.
+            # Climbs stay near the best means; spread points explore, without the corners.
             mean = model.mean.masked_fill(~allowed, -torch.inf)
             best = torch.cat([best[:1], mean.topk(climbs).indices])
             reach = LOCAL_REACH
-        best = best[allowed[best]]  # of which there is at least the first
+        best = best[allowed[best]]  # at least the first
         starts, reached = pool[best], scores[best]
         if model.surrogate.learned:
-            # In many columns no spread point is as near to the best answers.
+            # In many columns no spread point is near the best answers.
             leaders = torch.stack(model.answers.best(NEAREST))
             near = nearby(self._domain, leaders, AROUND, LOCAL_REACH, model.generator())
             near = (near if may_ask is None else near[may_ask(near)])[:climbs]
@@ -255,7 +254,7 @@ class Maximizer:
         return X.index_select(0, lowest_tied(found)).squeeze(0)
 
     def _answered(self, active: ActiveSet | None) -> tuple[list[int], Tensor, Tensor]:
-        """Points with answers that may be asked (of many on a box the best); mean and deviation."""
+        """Answered points that may be asked (the best, of many on a box); mean and deviation."""
         model = self.model
         keys = sorted(set(model.answers.keys).difference(model.feasibility.closed()))
         if model.finite:
@@ -265,9 +264,7 @@ class Maximizer:
             if model.pool is not None:
                 rows = rows[torch.isin(rows, model.pool)]
             return rows.tolist(), model.mean[rows], model.deviation[rows]
-        if not keys:
-            return [], model.mean[:0], model.mean[:0]
-        X = sent(torch.stack([model.point(key) for key in keys]), model.candidates)
+        X = model.points(keys)
         allowed = self._domain.contains(X)
         if active is not None and active.inside is not None:
             allowed &= active.inside(X)
@@ -281,14 +278,11 @@ class Maximizer:
 
 
 def _hashes(X: Tensor) -> Tensor:
-    """A whole number for each point, ``n x d`` to ``n``: the same where points are.
-
-    Two points that differ have the same one so rarely that a candidate may then be left out.
-    """
-    bits = (X + 0.0).contiguous()  # of zeros without a sign
+    """A hash of each point, ``n x d`` to ``n``; a collision only leaves a candidate out."""
+    bits = (X + 0.0).contiguous()  # no negative zeros
     bits = bits.view(torch.int64 if X.dtype is torch.float64 else torch.int32).long()
     found = bits.new_zeros(len(X))
-    for column in bits.unbind(dim=1):  # products go round at 2^64
+    for column in bits.unbind(dim=1):  # products are modulo 2^64
         found = (found ^ column) * _MIXING
         found = found ^ (found >> 29)
     return found

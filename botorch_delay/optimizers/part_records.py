@@ -1,9 +1,9 @@
 """Kernels, rules, delay laws and other parts as plain records, and back.
 
-A part of this library is recorded by its class and the arguments of its constructor, which it
-keeps under their own names; a kernel of GPyTorch's own by what it is made of. These are rebuilt
-from their records. Anything else is stored by name and by what it does, must be passed to
-``load`` again, and is checked against what was stored.
+A part of this library is recorded by its class and the arguments of its constructor, which are its
+attributes; a kernel of GPyTorch's by its structure. These are rebuilt from their records. Any other
+part is recorded by its name and attributes (a kernel by its values), must be passed to ``load``
+again, and is compared with its record.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from botorch_delay.optimizers.pending import Censor, Hallucinate, Ignore, Krigin
 from botorch_delay.optimizers.rules import UCB, BotorchRule, ThompsonSampling
 
 _PLAIN = (bool, int, float, str, type(None))
-# A kernel that cannot be rebuilt is evaluated between this many points, to know it again.
+# A kernel that cannot be rebuilt is recognised by its values between this many points.
 _PROBES = 8
 _REBUILT: dict[str, type] = {
     part.__name__: part
@@ -55,7 +55,7 @@ _ARGUMENTS = {name: tuple(inspect.signature(part).parameters) for name, part in 
 def describe_part(part: Any, points: Tensor | None = None) -> Any:
     """A JSON-ready record of a part; None, numbers, texts and lists of them as they are.
 
-    A kernel that cannot be rebuilt is also known by its values between some points (``N x d``).
+    ``points``, ``N x d``, are those between which a kernel is recognised that cannot be rebuilt.
     """
     if isinstance(part, _PLAIN):
         return part
@@ -87,7 +87,7 @@ def _describe_kernel(kernel: Kernel, points: Tensor | None) -> dict[str, Any]:
 
 
 def _attributes(part: Any) -> list[str]:
-    """What an object of the user's own class was made with, but for what it has computed since."""
+    """The attributes of an object of the user's own class, without what it has computed."""
     named = [entry.name for entry in fields(part)] if is_dataclass(part) else []
     kept = [name for name in getattr(part, "__dict__", {}) if name not in named]
     computed = (cached_property, property)
@@ -104,10 +104,10 @@ def _plain(value: Any) -> Any:
 def build_part(
     record: Any, name: str, like: Tensor, passed: Mapping[str, Any] | None = None
 ) -> Any:
-    """What :func:`describe_part` gave a record of, for the argument ``name``.
+    """The part that :func:`describe_part` recorded, for the argument ``name``.
 
-    A kernel has the dtype and device of ``like``. Parts that were ``passed``, by the names of their
-    arguments, are used instead of what is recorded of them, at any depth.
+    A kernel gets the dtype and device of ``like``. Parts in ``passed``, by the names of their
+    arguments, replace recorded ones at any depth.
     """
     if passed and passed.get(name) is not None:
         return passed[name]

@@ -14,9 +14,9 @@ class Pending:
 
     Attributes:
         hallucinates: whether they count in the deviation without a value.
-        draws: whether values are drawn for those without one in every ask.
-        value_of_missing: what a missing answer counts as, in the user's sign; None if it does not.
-        max_delay: in asks; an answer that took longer counts as missing. None if none does.
+        draws: whether values are drawn for them in every ask.
+        value_of_missing: what a missing answer counts as, in the user's sign; None for nothing.
+        max_delay: an answer that took more asks counts as missing; None for no limit.
         inflate: whether a rule's factor on sigma grows by sigma at the last points.
     """
 
@@ -29,7 +29,7 @@ class Pending:
 
 @dataclass(frozen=True)
 class Ignore(Pending):
-    """Not at all: mu~ and sigma~ from what has arrived.
+    """Pending points do not enter: mu~ and sigma~ are from what has arrived.
 
     Without new answers a rule that is not random asks the same point again.
     """
@@ -48,18 +48,17 @@ class Hallucinate(Pending):
 
 @dataclass(frozen=True)
 class KrigingBeliever(Pending):
-    """Pending points count with answers drawn from the posterior, others at every ask.
+    """Pending points count with answers drawn from the posterior, fresh ones in every ask.
 
-    The randomized kriging believer of Sugiura, Takeuchi and Takeno (arXiv 2603.01470), where the
-    plain one (Ginsbourger 2010) takes the mean, as :class:`Hallucinate` does. If f is a draw of the
+    The randomized kriging believer of Sugiura, Takeuchi and Takeno (arXiv 2603.01470); the plain
+    one (Ginsbourger 2010) takes the mean, as :class:`Hallucinate` does. If f is a draw of the
     surrogate's Gaussian process, noise is Gaussian, and delays do not depend on the answers, then
-    given what has arrived the drawn answers have the law of the missing ones. So each single ask
-    has the law of what the rule would ask if no answer of these points were missing. Regret bounds,
-    of the mean over such f, are given there under conditions on the rule and after an initial
+    the drawn answers have the law of the missing ones given what has arrived, and each ask has the
+    law that it would have with no answer missing. The paper's bounds on mean regret need an initial
     design, which is not made here: nothing is claimed.
 
-    A trial that has failed counts as pending. What is random is drawn on the CPU, and follows from
-    the optimizer's seed and the number of the ask.
+    A failed trial counts as pending. Random numbers are drawn on the CPU, by the optimizer's seed
+    and the number of the ask.
     """
 
     hallucinates = draws = True
@@ -67,15 +66,14 @@ class KrigingBeliever(Pending):
 
 @dataclass(frozen=True)
 class Censor(Pending):
-    """Missing values counted as the worst value of f (Verma et al. 2022).
+    """Missing values count as the worst value of f (Verma et al. 2022).
 
-    The posterior is of everything asked. A trial that is running or has failed has the worst
-    value; an answer that took more than ``max_delay`` asks has it for ever.
+    The posterior is of everything asked. A running or failed trial has the worst value; an answer
+    that took more than ``max_delay`` asks keeps it for ever.
 
     Args:
-        worst_value: the worst value of f, in the user's units and sign. Verma et al. measure
-            values from the worst one, so that theirs is 0; subtract it from your values for
-            their prior.
+        worst_value: the worst value of f, in the user's units and sign. Verma et al. measure values
+            from the worst one, so that theirs is 0; for their prior subtract it from your values.
         max_delay: in asks; None if answers count however late they are.
         inflate: add to UCB's factor the sum of sigma at the last ``max_delay`` points, each
             as it was when the point was asked (theorem 1 of Verma et al.).

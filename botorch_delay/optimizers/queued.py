@@ -15,21 +15,19 @@ from botorch_delay.exceptions import InputError, InputTypeError, NotSupportedErr
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.events import SETTLED, Event, read_events
 from botorch_delay.history.point_status import row_of
-from botorch_delay.history.trials import Attached, Suggestion, Trial, TrialObserver, TrialState
+from botorch_delay.history.trials import Suggestion, Trial
 from botorch_delay.optimizers.base import Optimizer
-from botorch_delay.optimizers.config import Config
 
 
 class QueuedOptimizer(Optimizer):
     """QPM-D: an optimizer that never sees a delay (Joulani, Gyorgy & Szepesvari 2013).
 
-    Answers wait in a queue for their point. When the base asks for a point whose queue is not
-    empty it is told at once and asks again; when the queue is empty the point is evaluated,
-    and evaluated again at every further ask until one of its answers has come. For K
-    independent arms the delay then costs an additive term, at most the sum over the arms of
-    the largest number of answers outstanding (their theorem 6). With many dependent points it
-    says little. A failure is passed on like an answer, an abandoned trial is not. Certificates of
-    the wrapper are proved; those of ``base`` are not, whose asks are in another order.
+    Each point has a queue of answers. When the base asks for a point it is told an answer of its
+    queue at once, and asks again; if the queue is empty the point is evaluated, at every ask until
+    one of its answers has come. For K independent arms delays then cost at most the sum over the
+    arms of the largest number of answers outstanding (their theorem 6); with many dependent points
+    this says little. Failures are passed on like answers, abandoned trials are not. Certificates of
+    the wrapper are proved; those of ``base``, whose asks are in another order, are not.
 
     Args:
         base: a fresh optimizer on a finite domain; it belongs to the wrapper from now on.
@@ -73,10 +71,7 @@ class QueuedOptimizer(Optimizer):
         self._base._start()
         self._fed: dict[int, int] = {}  # the base's trial that each trial was fed to
         self._queues: dict[int, deque[Trial]] = defaultdict(deque)
-        relay = _Relay(self._base, self._config, self._queues)
-        self._observers = [self._feasibility, relay]
-        self._waiting: Trial | None = None  # the base's own trial
-        self._calling = False  # whether what happens to the base happens now
+        self._calling = False  # whether the base is called now, and not replayed
 
     @property
     def base(self) -> Optimizer:
@@ -85,7 +80,7 @@ class QueuedOptimizer(Optimizer):
 
     @property
     def guarantee(self) -> Guarantee:
-        """What the base claims is claimed without delay, and does not carry over."""
+        """None: the base's claim is for answers without delay."""
         base = self._base.guarantee
         missing = (
             "the base's claim is for answers without delay; the queue adds up to one answer "
@@ -96,36 +91,46 @@ class QueuedOptimizer(Optimizer):
         return Guarantee(False, base.delta, base.assumptions, missing)
 
     def _choose(self) -> Suggestion:
+        base = self._base
         while True:
-            if self._waiting is None:
-                self._call(self._base.ask)
-            assert self._waiting is not None
-            index = row_of(self._waiting)
+            if not base.pending:
+                self._call(base.ask)
+            (waiting,) = base.pending
+            index = row_of(waiting)
             if not self._queues[index]:
-                return Suggestion(index, round=self._waiting.round, slot=len(self._ledger))
-            told, base = self._queues[index][0], self._base
+                return Suggestion(index, round=waiting.round, slot=len(self._ledger))
+            told = self._queues[index][0]
             if told.value is None:
-                self._call(base.mark_failed, self._waiting, told.reason, fed=told.id)
+                self._call(base.mark_failed, waiting, told.reason, fed=told.id)
             else:
-                self._call(base.tell, self._waiting, told.value, told.noise_var, fed=told.id)
+                self._call(base.tell, waiting, told.value, told.noise_var, fed=told.id)
 
     def _call(self, call: Callable[..., Any], *arguments: Any, fed: int | None = None) -> None:
-        """Call the base, and keep what happened there."""
+        """Call the base, and keep the events of the call."""
         start, self._calling = self._base._ledger.event_count, True
         try:
             call(*arguments)
-        finally:  # what was decided before an error counts as well
+        finally:  # decisions made before an error count as well
             events = [event.record() for event in self._base.events(start)]
             if events:
                 self._happen("base", data={"fed": fed, "events": events})
             self._calling = False
+
+    def _apply(self, event: Event) -> None:
+        super()._apply(event)
+        if event.kind in ("attached", "detached", "extended"):
+            self._base._apply(event)
+        elif event.trial is not None and event.kind in ("completed", "failed"):
+            trial = self._ledger[event.trial]
+            # By id, so that the order of answers between two asks makes no difference.
+            bisect.insort(self._queues[row_of(trial)], trial, key=lambda t: t.id)
 
     def _apply_decided(self, event: Event) -> None:
         if event.kind != "base":
             super()._apply_decided(event)
             return
         base, data = self._base, event.data
-        told = [record for record in data["events"] if record["kind"] in SETTLED]
+        told = [record["trial"] for record in data["events"] if record["kind"] in SETTLED]
         if (data["fed"] is None) == bool(told):
             raise StorageError("what the base was told is missing.")
         if not self._calling:
@@ -133,20 +138,14 @@ class QueuedOptimizer(Optimizer):
         if data["fed"] is not None:
             trial = self._ledger[validation.whole(data["fed"], "fed", 0)]
             queue = self._queues[row_of(trial)]
-            if self._waiting is None or not queue or queue.popleft() is not trial:
+            if not queue or queue.popleft() is not trial:
                 raise StorageError(f"trial {trial.id} is not next in its queue.")
-            self._fed[trial.id] = self._waiting.id
-            self._waiting = None
-        if any(record["kind"] == "asked" for record in data["events"]):
-            self._waiting = base.trials[-1]
+            self._fed[trial.id] = told[0]
 
-    def _decide_after_corrected(self, trial: Trial) -> None:
-        if trial.id in self._fed:  # else the base will be told what is right
-            said = trial.corrections[-1].reason
-            self._call(self._base.correct, self._fed[trial.id], trial.value, said)
-
-    def _decide_after_attached(self, count: int) -> None:
-        self._base._decide_after_attached(count)
+    def _decide_after_settled(self, trial: Trial) -> None:
+        if trial.id in self._fed:  # corrected after the base was told
+            reason = trial.corrections[-1].reason
+            self._call(self._base.correct, self._fed[trial.id], trial.value, reason)
 
     def _close_last(self) -> None:
         self._call(self._base.finish)
@@ -156,28 +155,3 @@ class QueuedOptimizer(Optimizer):
 
     def _described(self) -> dict[str, Any]:
         return {"base": type(self._base).__name__} | super()._described()
-
-
-class _Relay(TrialObserver):
-    """Puts ends of trials in the queues of their points, and hands all else to the base."""
-
-    def __init__(self, base: Optimizer, config: Config, queues: dict[int, deque[Trial]]) -> None:
-        self._base, self._config, self._queues = base, config, queues
-
-    def settled(self, trial: Trial) -> None:
-        if trial.state is not TrialState.ABANDONED:
-            # By id: what the base is told does not depend on the order of answers between asks.
-            bisect.insort(self._queues[row_of(trial)], trial, key=lambda t: t.id)
-
-    def corrected(self, trial: Trial, before: TrialState) -> None:
-        """Nothing: the trial is in its queue, or the base is told."""
-
-    def attached(self, result: Attached) -> None:
-        place = {"x": result.point.tolist(), "point": result.index}
-        self._base._happen("attached", result.value, place)
-
-    def detached(self, result: Attached) -> None:
-        self._base._happen("detached", data={"id": result.id})
-
-    def extended(self, before: int) -> None:
-        self._base._happen("extended", data={"horizon": self._config.horizon})

@@ -27,11 +27,9 @@ BATCH = 64
 class RandomOptimizer(Optimizer):
     """Random search: without replacement on a set, scrambled Sobol points on a box.
 
-    Where a box has constraints its points are spread over what they leave.
-
-    On a set the points are asked in a random order, then in another one, and so on; an
-    abandoned trial's point comes again in the same pass. Only ``recommend`` uses the answers,
-    through the surrogate. Where evaluations are exact one pass over a set is all.
+    With constraints the points are spread over the feasible part of the box. On a set all points
+    are asked in a random order, then in another one, and so on (once if evaluations are exact); an
+    abandoned trial's point comes again in the same pass. Only ``recommend`` uses the answers.
 
     The arguments are those of :class:`AcquisitionOptimizer`.
     """
@@ -53,8 +51,8 @@ class RandomOptimizer(Optimizer):
 
     def _start(self) -> None:
         super()._start()
-        self._passes = _Passes(self._feasibility, self._domain.count or 0)
-        self._observers = [self._feasibility, self._passes]
+        self._asks = _Asks(self._feasibility, self._domain.count or 0)
+        self._observers = [self._feasibility, self._asks]
         self._found: list[Tensor] = []  # points of a box, those that were asked first
 
     @property
@@ -68,8 +66,8 @@ class RandomOptimizer(Optimizer):
         allowed[self._feasibility.closed()] = False
         if not bool(allowed.any()):
             raise nothing_to_ask(len(allowed), exact=self.exact)
-        asks = self._passes.asks
-        number = max(self._passes.number, int(asks[allowed].min()))
+        asks, trials = self._asks.counts, self._ledger.trials
+        number = max(trials[-1].round - 1 if trials else 0, int(asks[allowed].min()))
         generator = generator_for(self._config.seed, number)
         order = torch.randperm(len(allowed), generator=generator)
         left = allowed[order] & (asks[order] <= number)
@@ -77,26 +75,23 @@ class RandomOptimizer(Optimizer):
         return Suggestion(index, round=number + 1, slot=len(self._ledger))
 
     def _sobol_point(self) -> Tensor:
-        """The next point of a scrambled Sobol sequence; spread ones where there are constraints."""
-        number = len(self._ledger)
-        while len(self._found) <= number:
+        """The next point of a scrambled Sobol sequence, or of spread points with constraints."""
+        while len(self._found) <= len(self._ledger):
             batch = len(self._found) // BATCH
             self._found += quasi_random(self._domain, batch, BATCH, self._config.seed).unbind()
-        return self._found[number]
+        return self._found[len(self._ledger)]
 
 
-class _Passes(TrialObserver):
-    """Passes over a set: their number, from 0, and each point's asks, abandoned trials left out."""
+class _Asks(TrialObserver):
+    """How often each point of a set was asked, abandoned trials left out."""
 
     def __init__(self, feasibility: Feasibility, count: int) -> None:
-        self.number, self.asks = 0, torch.zeros(count, dtype=torch.long)
-        self._feasibility = feasibility
+        self.counts, self._feasibility = torch.zeros(count, dtype=torch.long), feasibility
 
     def asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
-        self.number = trial.round - 1
         self.settled(trial)
 
     def settled(self, trial: Trial) -> None:
         if trial.index is not None:
             tried = self._feasibility.trials(trial.index)
-            self.asks[trial.index] = sum(t.state is not TrialState.ABANDONED for t in tried)
+            self.counts[trial.index] = sum(t.state is not TrialState.ABANDONED for t in tried)

@@ -74,7 +74,7 @@ class ReadableRun(Run, ABC):
         return list(self._ledger.detached)
 
     def delays(self) -> EmpiricalDelay:
-        """The law of delays, in steps, that the answers so far suggest; trials that are out count.
+        """The empirical law of delays, in steps; running trials count as censored.
 
         Raises:
             NoAnswerError: before any answer.
@@ -87,7 +87,7 @@ class ReadableRun(Run, ABC):
         """The running trials that are overdue, longest wait first; none before any answer.
 
         Args:
-            share: of answers, in (0, 1), that is estimated to come sooner than an overdue trial.
+            share: a trial is overdue if an estimated share of answers, in (0, 1), comes sooner.
         """
         share, law = validation.probability(share, "share"), self._estimated_law()
         running = describe_running(self._ledger.running(), len(self._ledger), law)
@@ -106,10 +106,10 @@ class ReadableRun(Run, ABC):
     @property
     @exclusive
     def hyperparameters(self) -> Hyperparameters:
-        """What the answers say of lengthscales and noise; another study's ``warm_start``.
+        """The learned lengthscales and noise, for another study's ``warm_start``.
 
         Raises:
-            NotSupportedError: if kernel and noise are given; pass them on as they are.
+            NotSupportedError: if kernel and noise are given.
         """
         surrogate = self._judgement()[0]
         if not surrogate.learned:
@@ -124,12 +124,12 @@ class ReadableRun(Run, ABC):
     def recommend(self) -> Recommendation:
         """The answered point of the domain that all answers speak for.
 
-        Where the kernel is given, the one with the best posterior mean. Where it is learned, the
-        one whose interval ends best on the side of bad values, so that one lucky answer does not
-        decide; or the one with the best answer, where the noise that was learned is no more than
-        rounding. Attached results count; if nothing was answered inside, all points are compared.
-        It may lie outside the active set, where all answers together contradict the round that took
-        it out.
+        With a given kernel, the one with the best posterior mean. With a learned kernel, the one
+        whose interval has the best worst end (the largest lower end when maximising), so that one
+        lucky answer does not decide; if the learned noise is no more than rounding, the one with
+        the best answer. Attached results count; if no point of the domain was answered, all are
+        compared. It may lie outside the active set, if all answers together contradict the round
+        that eliminated it.
 
         Raises:
             NoAnswerError: before any answer.
@@ -155,11 +155,11 @@ class ReadableRun(Run, ABC):
 
     @exclusive
     def predict(self, X: Tensor | Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> Prediction:
-        """What all answers say of f at some points.
+        """The posterior of f at some points, from all answers.
 
         Args:
             X: ``n x d``, in the domain or not; or the values of one point by name, or a list of
-                such dicts, of which numbers may lie outside of their intervals and between steps.
+                such dicts, where numbers may lie outside their intervals and between their steps.
 
         Raises:
             NoAnswerError: before any answer.
@@ -183,10 +183,10 @@ class ReadableRun(Run, ABC):
     def stopping_gap(self) -> float:
         """What further search can still gain: max U - max L over the active set, from all answers.
 
-        In units of the values. With a given kernel and ``RKHSConfidence`` the bounds are the
-        self-normalised ones, valid uniformly over points and time if delays and failures do not
-        depend on the noise; otherwise they are a heuristic. On a box the gap may be too small by
-        what the search for the maxima missed.
+        In units of the values. With a given kernel and ``RKHSConfidence`` the self-normalised
+        bounds hold uniformly over points and time if delays and failures do not depend on the
+        noise; otherwise they are a heuristic. On a box the maxima are searched for, so that the gap
+        may be too small.
 
         Raises:
             NoAnswerError: before any answer.
@@ -201,14 +201,13 @@ class ReadableRun(Run, ABC):
     @property
     @exclusive
     def certificate(self) -> Certificate:
-        """What the regret so far can have been, and how good the recommended point is.
+        """A bound on the regret so far, and on how far the recommended point is from the best.
 
-        With the norm bound and the noise scale that the optimizer was made with (``confidence=``
-        or :class:`CertifyingUCB`); :meth:`certify` takes others. It needs a given kernel, whoever
-        chose the points. With a learned kernel its ``gap`` is a heuristic, and says so.
+        It uses the norm bound and noise scale of ``confidence=`` or :class:`CertifyingUCB`;
+        :meth:`certify` takes others. With a learned kernel its ``gap`` is a heuristic, and says so.
 
         Raises:
-            NotSupportedError: if the optimizer was told no norm bound, or on a box of many columns.
+            NotSupportedError: if the optimizer has no norm bound, or on a box of many columns.
         """
         surrogate, confidence, delta = self._judgement()
         if surrogate.learned:
@@ -231,23 +230,22 @@ class ReadableRun(Run, ABC):
         covar_module: Kernel | None = None,
         asks: int | None = None,
     ) -> Certificate:
-        """The certificate under constants of one's own; proof in ``optimizers.certificate``.
+        """The certificate under other constants; proof in ``optimizers.certificate``.
 
-        Those of several calls with the same ``noise_std`` and ``delta`` rest on one event, of the
-        noise alone: where one of several pairs of kernel and norm bound is right the largest of the
-        certificates that are not refuted holds, with probability ``1 - delta``.
+        Certificates with the same ``noise_std`` and ``delta`` rest on one event, of the noise
+        alone. So if one of several pairs of kernel and norm bound is right, the largest of their
+        certificates that are not refuted holds with probability ``1 - delta``.
 
         Args:
             norm_bound: C, a bound on the RKHS norm of f, above 0.
             noise_std: s, the sub-Gaussian scale of the noise, above 0.
             delta: failure probability.
             covar_module: the kernel, on the points as they are; the optimizer's if None.
-            asks: of how many asks it is, from the first, as it stood then, with a ``gap`` of inf;
-                of all if None.
+            asks: certify the first ``asks`` asks as of then, with a ``gap`` of inf; None for all.
 
         Raises:
-            NotSupportedError: if the kernel is learned and no other one given, or on a box of more
-                than three columns.
+            NotSupportedError: if the kernel is learned and none is passed, or on a box of more than
+                three columns.
         """
         constants = Constants(
             validation.positive(norm_bound, "norm_bound"),
@@ -281,12 +279,11 @@ class ReadableRun(Run, ABC):
     def table(self) -> list[dict[str, Any]]:
         """Every trial and attached result as a row of plain values.
 
-        The columns are ``trial`` (its id, None for attached results), the parameters by their names
-        (one with the name of another column as ``"parameter NAME"``), and the others of
-        ``TABLE_COLUMNS``: ``state`` ("attached" or that of the trial), ``value`` in the user's
-        sign, ``corrected_from``, which is the value before the last correction, ``noise_var``,
-        ``reason`` of a failure, ``round``, and the times ``asked_at`` and ``answered_at`` (of
-        attached results: when they were attached), in UTC.
+        The columns are ``trial`` (its id, None for attached results), the parameters (as
+        ``"parameter NAME"`` if a column has that name), ``state`` (of the trial, or "attached"),
+        ``value`` in the user's sign, ``corrected_from`` (the value before the last correction),
+        ``noise_var``, ``reason`` of a failure, ``round``, and the times ``asked_at`` and
+        ``answered_at`` (or when it was attached), in UTC.
         """
         named = table_columns(self._domain)
         rows = []
@@ -310,13 +307,13 @@ class ReadableRun(Run, ABC):
         return rows
 
     def to_dataframe(self) -> pd.DataFrame:
-        """:meth:`table` as a data frame of pandas.
+        """:meth:`table` as a pandas data frame.
 
         Raises:
             MissingExtraError: without pandas.
         """
         validation.installed("pandas", "A data frame needs pandas")
-        # Not above: it takes as long to import as BoTorch.
+        # Imported here because it takes as long as BoTorch.
         import pandas as pd
 
         return pd.DataFrame(self.table())
@@ -328,7 +325,7 @@ class ReadableRun(Run, ABC):
 
     @exclusive
     def __str__(self) -> str:
-        """A summary of a few lines: what is looked for, what was asked, the best answer."""
+        """A summary in a few lines: the goal, the trials, the best answer."""
         domain, ledger = self._domain, self._ledger
         where = "a box" if domain.count is None else f"{domain.count} points"
         goal, best_of = ("largest", max) if self.maximize else ("smallest", min)
@@ -359,7 +356,7 @@ class ReadableRun(Run, ABC):
             return None
 
     def _judged(self, purpose: str) -> tuple[Answers, tuple[Surrogate, Data, Confidence, float]]:
-        """All answers and attached results; surrogate, they in its units, confidence, delta."""
+        """All results; and the surrogate, the results in its units, confidence and delta."""
         data = self._config.answers(self._ledger.results())
         if not len(data):
             raise NoAnswerError(f"There is no answer yet to {purpose}; tell() or attach() one.")
@@ -372,7 +369,7 @@ class ReadableRun(Run, ABC):
 
 
 def _as_of(trial: Trial, asks: int) -> Trial:
-    """A trial as it was after this many asks, corrected as it is by now."""
+    """A trial as it was after this many asks, with later corrections of its answer."""
     step = trial.known_step
     if step is None or step <= asks:
         return trial
@@ -380,7 +377,7 @@ def _as_of(trial: Trial, asks: int) -> Trial:
 
 
 def _first_among(X: Tensor, candidates: Tensor) -> int:
-    """Where the first point of ``X`` (``n x d``) stands that is a candidate, ``N x d``."""
+    """The row, among candidates (``N x d``), of the first point of ``X`` (``n x d``) there."""
     for x in X:
         if len(at := (candidates == x).all(dim=1).nonzero()):
             return int(at[0])
@@ -388,7 +385,7 @@ def _first_among(X: Tensor, candidates: Tensor) -> int:
 
 
 def table_columns(domain: Domain) -> dict[str, str]:
-    """By the name of each parameter the name of its column in a table of results."""
+    """The column of each parameter in a table of results, by the parameter's name."""
     taken = {*TABLE_COLUMNS, *domain.columns.parameters}
     found = {}
     for name in domain.columns.parameters:

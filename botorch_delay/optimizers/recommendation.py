@@ -1,4 +1,4 @@
-"""What all answers together speak for."""
+"""Recommended points, predictions, and repeated evaluations."""
 
 from __future__ import annotations
 
@@ -29,9 +29,8 @@ class Recommendation:
         lower: lower end of the interval for f there.
         upper: upper end.
         interval: what the interval is, in words.
-        count: how many answers there are at this very point; other points' answers count too in
-            ``mean``.
-        params: the point's values by name: a space's own, else the numbers of the columns.
+        count: how many answers there are at this very point; ``mean`` rests on all answers.
+        params: the point's values by name.
     """
 
     x: Tensor
@@ -46,7 +45,7 @@ class Recommendation:
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """What all answers say of f at some points, in the user's units and sign.
+    """The posterior of f at some points, in the user's units and sign.
 
     Attributes:
         mean: posterior mean of f, ``n``; the median where values are warped.
@@ -73,7 +72,7 @@ def intervals(
 def predict(
     X: Tensor, surrogate: Surrogate, data: Data, confidence: Confidence, delta: float, sign: float
 ) -> Prediction:
-    """What all answers say of f at points, ``n x d``."""
+    """The prediction at points, ``n x d``."""
     posterior, half, interval = intervals(X, surrogate, data, confidence, delta)
     if surrogate.learned and not confidence.missing:
         interval = f"under the learned kernel, a heuristic: {interval}"
@@ -85,16 +84,15 @@ def predict(
 
 @dataclass(frozen=True, eq=False)
 class Replicates:
-    """What came of one point.
+    """The evaluations of one point.
 
     Attributes:
         x: the point, shape ``d``.
         index: its row in a finite domain, or None.
-        count: its answers, attached results included.
-        pending: its running trials.
-        mean: of its answers, in the user's units and sign; None without one.
-        standard_error: of that mean, from how its answers differ: their standard deviation over
-            sqrt(count); None with fewer than two.
+        count: the number of its answers, attached results included.
+        pending: the number of its running trials.
+        mean: the mean answer, in the user's units and sign; None without one.
+        standard_error: the answers' standard deviation over sqrt(count); None with fewer than two.
     """
 
     x: Tensor
@@ -106,10 +104,7 @@ class Replicates:
 
 
 def replicates(trials: Iterable[Trial], attached: Sequence[Attached]) -> list[Replicates]:
-    """One entry for each distinct point with an answer or a running trial, the most answered first.
-
-    Those with as many answers are in the order in which they were first asked or attached.
-    """
+    """One entry per point with an answer or a running trial: most answers first, then in order."""
     counted = [t for t in trials if t.state in (TrialState.COMPLETED, TrialState.RUNNING)]
     places: list[Trial | Attached] = [*counted, *attached]
     if not places:

@@ -1,15 +1,14 @@
 """An optimizer kept in step with trials that another system keeps.
 
-Trial databases of other systems know points, states and values. When rounds closed, and with
-which answers, follows from none of them, so the events of every ask made here are for the other
-system to keep with the trial. From trials and these events the optimizer is made again, anywhere,
-as if every call had been made there; newer trials are taken in for what they cost.
+Other systems' trial databases know points, states and values, from which it does not follow when
+rounds closed, and with which answers. So the other system keeps the events of every ask with its
+trial. From trials and events the optimizer is made again in any process, as if every call had been
+made there; new trials are added at the cost of an ask.
 
-Several processes may ask at once. What each of them decides is made consistent by rules that
-depend on the events alone: asks are taken in an order in which each comes after those its maker
-knew, and after the ends of trials that its maker was the first to know; where two open the same
-round, the trial with the lower number counts, and a design point asked under the other's round is
-one outside the design.
+Several processes may ask at once. Their decisions are made consistent by rules that depend on the
+events alone. Asks are applied in an order in which each comes after those that its process knew,
+and after the ends of trials that its process was the first to know. If two open the same round, the
+trial with the lower number counts, and the other's design points are outside the design.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ class PastTrial:
     """A trial as another system keeps it.
 
     Attributes:
-        number: that system's name for it; of each trial another one, in the order of creation.
+        number: its number there, unique and increasing in the order of creation.
         x: the point, ``d``.
-        state: where it stands.
-        value: its answer, where it is completed.
-        record: what :meth:`Replica.ask` gave with the point; None if it was obtained elsewhere. A
-            result without one is attached, and anything else without one is passed over.
-        noise_var: the known noise variance of the answer, or None; not of one without a record.
+        state: its state.
+        value: its answer, if it is completed.
+        record: what :meth:`Replica.ask` gave with the point; None for a trial from elsewhere, which
+            is attached once it is completed.
+        noise_var: the known noise variance of the answer, or None; only with a record.
         reason: why it failed.
     """
 
@@ -56,7 +55,7 @@ class PastTrial:
 
 
 class Asked(NamedTuple):
-    """The optimizer's trial, and what the ask decided, JSON-ready, for the other system to keep."""
+    """The optimizer's trial, and a JSON-ready record for the other system to keep with it."""
 
     trial: Trial
     record: dict[str, Any]
@@ -64,15 +63,15 @@ class Asked(NamedTuple):
 
 @dataclass(frozen=True)
 class _Ask:
-    """What the record of an ask says, trials named as the other system does."""
+    """The record of an ask, with the other system's numbers of trials."""
 
-    events: tuple[Event, ...]  # what it decided, and the ask itself at the end
-    after: int  # one more than the highest of the asks that its maker knew, 0 if it knew none
-    # Trials that had ended by then, as the record of no trial that had ended says, too: one that
-    # runs may still take its record back.
+    events: tuple[Event, ...]  # what it decided, and last the ask itself
+    after: int  # one more than the largest ``after`` of the asks that its process knew, or 0
+    # Trials that had ended by then, unless the record of another ended trial says so: the record of
+    # a running trial may still be taken back.
     told: tuple[int, ...]
     opened: tuple[int, ...]  # the rounds that it opened
-    opener: int | None  # the trial that opened its round, as its maker knew
+    opener: int | None  # the trial that opened its round, as far as its process knew
     parent: int | None  # the trial that opened the round before its events
 
     @classmethod
@@ -104,10 +103,9 @@ class Replica:
         make: makes the optimizer as it is before any ask.
 
     Attributes:
-        optimizer: to be read; it is asked and told through the replica alone. Its certificates are
-            proved where its trials stand in the order in which they were asked. A trial of another
-            process that is taken in late may come to stand before some that had answers by then,
-            and nothing is proved of the order that results.
+        optimizer: to be read; asks and answers go through the replica. Its certificates are proved
+            if its trials are in the order in which they were asked, which a trial of another
+            process that is added late may break.
     """
 
     def __init__(self, make: Callable[[], BPEDelayOptimizer]) -> None:
@@ -119,13 +117,12 @@ class Replica:
         self._restart()
 
     def sync(self, trials: Iterable[PastTrial]) -> None:
-        """Take in trials that are new or have changed, in any order; others do no harm.
+        """Add trials that are new or have changed, in any order; others are ignored.
 
-        Together with those of earlier calls they must be all that the asks recorded with them rest
-        on.
+        With those of earlier calls they must include all trials that their records refer to.
 
         Raises:
-            StorageError: if a record is malformed, or rests on trials that are missing.
+            StorageError: if a record is malformed, or refers to a missing trial.
         """
         changed, rewritten = [], False
         for past in trials:
@@ -156,13 +153,12 @@ class Replica:
 
         Args:
             number: of the trial.
-            before: how many other trials are about to ask and come first. They get what this
-                optimizer would ask for them, and this trial what comes next: so workers that
-                ask at the same moment get different points.
-            skip: how many more points to pass over, which nobody else may come to ask. A point
-                behind these serves no slot of the design, so that none is left out.
-            uncertain: numbers of the last asks, increasing, of which no trial may come to be: the
-                record says what they decided, too.
+            before: how many other trials are about to ask first: this one gets the point after
+                theirs, so that workers that ask at the same moment get different points.
+            skip: how many more points to pass over, which may never be asked: the point then serves
+                no slot of the design.
+            uncertain: numbers of the last asks, increasing, whose trials may never be made: the
+                record repeats what they decided.
 
         Raises:
             HorizonError: if no asks are left.
@@ -195,7 +191,7 @@ class Replica:
         try:
             trial = optimizer.ask()
         except BaseException:
-            if optimizer._ledger.event_count > start:  # of what was decided no other process knows
+            if optimizer._ledger.event_count > start:  # no other process knows these decisions
                 self._rebuild()
             raise
         return trial, optimizer.events(start)
@@ -204,7 +200,7 @@ class Replica:
         """What the optimizer would ask after the asks of others."""
         optimizer, start = self.optimizer, self.optimizer._ledger.event_count
         ahead = copy.deepcopy(optimizer, {id(optimizer.domain): optimizer.domain})
-        # One by one: an ask for several gives fewer where one fails, and this has to raise.
+        # One by one: ask(n) would return fewer trials if one fails, instead of raising.
         for _ in range(before + skip + 1):
             ahead.ask()
         *decided, asked = ahead.events(start)
@@ -214,12 +210,12 @@ class Replica:
         return optimizer.follow(events), events
 
     def forget(self, number: int) -> None:
-        """Take back an ask that no other process has seen: its trial can ask again."""
+        """Take back an ask that no other process has seen; its trial can ask again."""
         del self._past[number], self._asks[number]
         self._rebuild()
 
     def trial(self, number: int) -> Trial | None:
-        """The optimizer's trial; None if it has no such one."""
+        """The optimizer's trial, or None."""
         return self._trials.get(number)
 
     def _rebuild(self) -> None:
@@ -240,9 +236,9 @@ class Replica:
         self._after = max(self._after, self._asks[number].after + 1)
 
     def _find_openers(self) -> list[int]:
-        """For each round the trial that opened it: the lowest number of those that did so.
+        """The trial that opened each round: the lowest of those that count.
 
-        Only those count that closed the round before as the trial that counts had opened it.
+        A trial counts if it closed the previous round as opened by the trial that counts there.
         """
         found: dict[tuple[int, int | None], list[int]] = {}
         for number, ask in self._asks.items():
@@ -256,7 +252,7 @@ class Replica:
         return openers
 
     def _take(self, changed: Iterable[PastTrial]) -> None:
-        """Take in results from elsewhere, asks after those their makers knew, then their ends."""
+        """Apply results from elsewhere, then asks in order, then what became of them."""
 
         def order(past: PastTrial) -> tuple[int, int]:
             return -1 if past.record is None else self._asks[past.number].after, past.number
@@ -278,12 +274,12 @@ class Replica:
             self._settle(past.number)
 
     def _events_that_count(self, past: PastTrial, ask: _Ask) -> list[Event]:
-        """What an ask decided, as far as it counts, with the ids of the trials here."""
+        """The events of an ask that count, with the ids of the trials here."""
         events = []
         for event in ask.events[:-1]:
             opened = _opens(event)
             if opened is None:
-                # An ask that came to nothing is told of by the next one of its process, too.
+                # The next ask of a process repeats what an uncertain one decided.
                 counts = (event.kind, event.time) not in self._decided
             else:
                 counts = self._opener(opened) == past.number
@@ -307,7 +303,7 @@ class Replica:
         return self._trials[number].id
 
     def _settle(self, number: int) -> None:
-        """Take in what became of a trial, if that is news and its ask is known."""
+        """Apply what became of a trial, if its ask is known and this is new."""
         past, trial, optimizer = self._past.get(number), self._trials.get(number), self.optimizer
         if past is None or trial is None:
             return
@@ -317,7 +313,7 @@ class Replica:
             optimizer.mark_abandoned(trial)
         if past.state is TrialState.COMPLETED and trial.state is not TrialState.COMPLETED:
             assert past.value is not None
-            with warnings.catch_warnings():  # a result can be corrected in the engine alone
+            with warnings.catch_warnings():  # results are corrected in the engine
                 warnings.simplefilter("ignore", OutlierWarning)
                 optimizer.tell(trial, past.value, past.noise_var)
         elif past.state is TrialState.FAILED and running:
@@ -328,7 +324,7 @@ class Replica:
 
 
 def _with_decisions(record: dict[str, Any], last: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The record of an ask with what the one before decided."""
+    """The record of an ask with the decisions of the last one."""
     assert last is not None
     decided = [event for event in last["events"] if event["kind"] != "asked"]
     opened = any(event["kind"] in ("opened", "closed") for event in decided)
@@ -341,7 +337,7 @@ def _with_decisions(record: dict[str, Any], last: Mapping[str, Any] | None) -> d
 
 
 def _as_stored(event: Event, number: int, numbers: Sequence[int]) -> dict[str, Any]:
-    """An event with the other system's numbers of trials; it keeps the point itself."""
+    """An event with the other system's numbers of trials, and without the point of an ask."""
     record = event.record()
     if event.kind == "asked":
         kept = {name: event.data[name] for name in ("round", "slot")}

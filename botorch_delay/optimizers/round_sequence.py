@@ -1,4 +1,4 @@
-"""The rounds of a run: what is active, which round is open, what the closed ones left."""
+"""The rounds of a run: the active set, the open round, and the records of closed ones."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from botorch_delay.optimizers.stragglers import EarlyClose
 
 logger = logging.getLogger(__name__)
 
-# How many slots may be missing below one that was served elsewhere: further away than any run
-# leaves them a damaged event must not cost hours.
+# How many slots may be missing below one served elsewhere: more than in any run, and few enough
+# that a damaged event does not cost hours.
 FURTHEST_SLOT = 10_000
 
 
 class RoundSequence(TrialObserver):
     """The rounds of a run.
 
-    What is decided here is returned as the data of an event; it takes effect, here or where the
-    event is replayed, by the method that applies it.
+    Decisions are returned as the data of an event; the ``apply_`` methods make them take effect,
+    here and when the event is replayed.
     """
 
     def __init__(
@@ -51,17 +51,16 @@ class RoundSequence(TrialObserver):
         self.open: OpenRound | None = None  # before the first ask and after the last round
         self.records: list[RoundRecord] = []  # of the closed rounds
         self.resets = 0  # how often no active point could be asked
-        self.designed = 0  # how many design points were asked, in all rounds
-        self.out_of_round = 0  # how many asks were made elsewhere for a round that had closed here
+        self.designed = 0  # design points asked, in all rounds
+        self.out_of_round = 0  # asks made elsewhere for a round that had closed here
         self.closed_at = -1  # how many asks had been made when the last round closed
-        # What close() found, until its event is applied: bounds are not made twice. A replay makes
-        # the same of the event (ActiveSet.after_record).
+        # The result of close() until its event is applied; a replay makes it from the event.
         self._judged: ActiveSet | None = None
         factor = config.rounds.straggler_factor
         self._early = None if factor is None else EarlyClose(factor, config.domain)
 
     def __str__(self) -> str:
-        """Where the rounds stand, and what the last one left, in a line."""
+        """The stage of the run, and what the last round left, in a line."""
         count = self._config.domain.count
         left = self.records[-1].active_after if self.records else count or 1.0
         share = f"{left:.1%} of the box" if count is None else f"{left:.0f} of {count} points"
@@ -83,7 +82,7 @@ class RoundSequence(TrialObserver):
         return self.active.without(self._feasibility.infeasible())
 
     def of(self, trial: Trial) -> OpenRound | None:
-        """The open round, if a trial is of it: one asked elsewhere may be of an earlier round."""
+        """The open round if a trial is of it; one asked elsewhere may be of an earlier round."""
         return self.open if self.open is not None and trial.round == self.open.number else None
 
     def is_due(self, current: OpenRound) -> bool:
@@ -99,7 +98,7 @@ class RoundSequence(TrialObserver):
         return self._early.allows(current, rows)
 
     def is_held(self, current: OpenRound) -> bool:
-        """Whether the next design point has to wait until no trial of it is running."""
+        """Whether the next design point waits because a trial of it is running."""
         if self._config.repeat_pending:
             return False
         try:
@@ -134,7 +133,7 @@ class RoundSequence(TrialObserver):
         return Forecast(current.number, tuple(waited), tuple(to_ask), left, law, earliest=earliest)
 
     def _running(self, outstanding: Outstanding, law: EmpiricalDelay | None) -> list[Straggler]:
-        """The trials of design points, and those that these wait for to be asked again."""
+        """The trials that a round waits for, directly or to ask a point again."""
         held = map(self._feasibility.running, outstanding.held)
         ids = sorted({*outstanding.trials, *itertools.chain.from_iterable(held)})
         trials = (self._ledger[i] for i in ids)
@@ -145,9 +144,9 @@ class RoundSequence(TrialObserver):
         config, delta = self._config, self._config.delta
         if config.budget_factor is not None:
             delta /= 2.0  # the other half is for the bounds of the budget
-        if config.evidence == "all" and not config.merges:
+        if config.proves_from_all:
             delta /= 2.0  # the other half is for the bounds from all answers
-        delta /= 2.0  # half of what there is is for the delays
+        delta /= 2.0  # the other half is for the delays
         rows = self.active.rows
         points = 1 if rows is None else len(config.domain.like if config.as_published else rows)
         of_round = delta / self.round_rule.share(number)
@@ -156,7 +155,7 @@ class RoundSequence(TrialObserver):
     def close(self, *, last: bool) -> dict[str, Any]:
         """The end of the open round, as the data of an event.
 
-        The last is judged by its own answers only if it ends as planned, where bounds are valid.
+        With valid bounds, the last round is judged by its own answers only if it ends as planned.
         """
         current = self.open
         assert current is not None
@@ -184,13 +183,13 @@ class RoundSequence(TrialObserver):
     def reset(self, current: OpenRound) -> dict[str, Any]:
         """Going on with every feasible point, as the data of an event; EmptyDomainError if none.
 
-        Where points may not be asked because their values are known exactly, they stay active.
+        Points that are not asked because their values are known exactly stay active.
         """
         check_anything_left(self.active, self._feasibility, current.number)
         return {"whole": self.feasible.is_empty}
 
     def apply_opened(self) -> None:
-        """Apply that a round opened: the first, or one after the end of a run that goes on."""
+        """Open a round: the first, or one after an extension."""
         previous = max(self.records[-1].design_size, 1) if self.records else 1
         self.open = self._new_round(len(self.records) + 1, previous)
 
@@ -205,12 +204,12 @@ class RoundSequence(TrialObserver):
 
     @property
     def sizes(self) -> list[int]:
-        """How many design points each round has, the open one included."""
+        """The number of design points of each round, the open one included."""
         sizes = [record.design_size for record in self.records]
         return sizes if self.open is None else [*sizes, self.open.design_size]
 
     def apply_close(self, current: OpenRound, data: Mapping[str, Any]) -> None:
-        """Apply the end of a round as it was decided, here or elsewhere."""
+        """Close a round as it was decided, here or elsewhere."""
         active, self._judged = self._judged, None
         record, last = RoundRecord.read(data["record"]), validation.flag(data["last"], "last")
         known = all(trial_id < len(self._ledger) for trial_id in record.trial_ids)
@@ -232,7 +231,7 @@ class RoundSequence(TrialObserver):
         self.open = None if last else self._new_round(record.number + 1, current.design_size)
 
     def apply_reset(self, current: OpenRound, *, entirely: bool) -> None:
-        """Apply that a round goes on with every feasible point."""
+        """Go on with every feasible point."""
         left = self.active.restored(self._feasibility.infeasible(), current.number)
         if entirely:
             self.active = left
@@ -240,24 +239,26 @@ class RoundSequence(TrialObserver):
         current.restart(left)
 
     def waits(self, choice: Suggestion) -> bool:
-        """Whether a regret budget counts an ask, not made yet, as made while the round waits."""
+        """Whether a regret budget counts the coming ask as made while the round waits."""
         current, slot = self.open, choice.slot
         if current is None or slot < 0:
             return slot == WAITING_SLOT
-        # A point that is asked again, or beyond the first q_r of the design, counts as well.
+        # So do a point that is asked again and one beyond the first q_r of the design.
         return current.is_served(slot) or slot >= current.design_size
 
     def asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
-        current = self.of(trial)
-        if current is None and trial.round > len(self.records):
-            raise StorageError(f"trial {trial.id} is of round {trial.round}, which is not open.")
-        key = self._feasibility.key(trial)
-        if current is not None and trial.slot >= 0 and not current.admits(trial.slot, key):
-            raise StorageError(f"trial {trial.id} has an impossible slot, {trial.slot}.")
-        new = trial.slot >= 0 and not (current is not None and current.is_served(trial.slot))
-        self.designed += new
-        self.out_of_round += current is None
-        if current is not None:
+        current, key = self.of(trial), self._feasibility.key(trial)
+        if current is None:  # asked elsewhere, while its round was open
+            if trial.round > len(self.records):
+                raise StorageError(
+                    f"trial {trial.id} is of round {trial.round}, which is not open."
+                )
+            self.out_of_round += 1
+            self.designed += trial.slot >= 0
+        else:
+            if trial.slot >= 0 and not current.admits(trial.slot, key):
+                raise StorageError(f"trial {trial.id} has an impossible slot, {trial.slot}.")
+            self.designed += trial.slot >= 0 and not current.is_served(trial.slot)
             current.take(trial, key)
         self._update_status(key)
 
@@ -275,7 +276,7 @@ class RoundSequence(TrialObserver):
     detached = attached
 
     def is_news(self, event: Event, *, finished: bool) -> bool:
-        """Whether what an ask made elsewhere decided of the rounds has yet to happen here."""
+        """Whether an event of an ask made elsewhere has yet to happen here."""
         if event.kind == "opened":
             return self.open is None and not finished
         return self.open is not None and (
@@ -283,9 +284,9 @@ class RoundSequence(TrialObserver):
         )
 
     def design_point_before(self, asked: Mapping[str, Any]) -> dict[str, Any] | None:
-        """A design point that comes before one asked elsewhere, as the data of an event, or None.
+        """A design point before one asked elsewhere, as the data of an event, or None.
 
-        It waits to be asked: its trial is not known yet, or never came to be.
+        Its trial is not known yet, or was never made.
         """
         current, slot = self.open, asked["slot"]
         if current is None or asked["round"] != current.number:
@@ -306,40 +307,40 @@ class RoundSequence(TrialObserver):
         """
         current, number, slot = self.open, asked["round"], asked["slot"]
         key = self.active.key_of(sent(asked["x"], self.active.domain.like))
-        data = dict(asked) | {"point": self.active.suggestion(key, 1, 0).index}
+        data = dict(asked) | {"point": key if key >= 0 else None}
         if current is None:
             if not finished:
                 raise StorageError("The ask that opened the first round is missing.")
-            # It was asked elsewhere while the last ask was out.
+            # It was asked elsewhere at the same time as the last ask.
             return data | {"round": len(self.records), "slot": NO_SLOT}
         if number < current.number or (number == current.number and slot < 0):
             return data
         fits = number == current.number and slot <= len(current.slots)
         fits = fits and current.admits(slot, key)
-        # One that does not fit comes on top of the design, as while a round waits.
+        # One that does not fit counts as asked while the round waits.
         return data | {"round": current.number, "slot": slot if fits else WAITING_SLOT}
 
     def _ends_as_planned(self, current: OpenRound) -> bool:
-        """Whether values have no say in how many design points the last round has.
+        """Whether the number of design points of the last round does not depend on values.
 
-        They do where a run is ended early, or where they decide when a design point is asked:
-        Lemma 1 says nothing of such a round, unless its design is complete.
+        It may if a run is ended early, or if values decide when a design point is asked: Lemma 1
+        does not cover such a round, unless its design is complete.
         """
         config, on_arrival = self._config, self.round_rule.on_arrival
         if on_arrival and current.design_is_settled():
             return True
-        # A delay law leaves answers out by Algorithm 1's own rule, whatever their noise.
+        # With a delay law Algorithm 1's own rule leaves answers out, independent of their noise.
         arrived = not (on_arrival and current.outstanding().trials)
         counted = config.rule is None or config.repeat_pending
         ended = arrived and len(self._ledger) == config.horizon
         return ended and counted and config.budget_factor is None
 
     def _answers(self, current: OpenRound) -> RoundAnswers:
-        """The answers by which the open round is judged, if it closes now."""
+        """The answers by which the open round is judged if it closes now."""
         merges = self._config.merges
         told = self._ledger.answered()
         pooled: Answers | None = None
-        # On a box an active set is made again from the answers of trials alone.
+        # On a box a replay makes the active set from the answers of trials alone.
         if self._config.evidence == "all" and self.active.rows is not None:
             pooled = self._config.answers(self._ledger.results())
         if self._config.evidence == "all" and merges:

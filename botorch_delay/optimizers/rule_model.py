@@ -1,4 +1,4 @@
-"""What a rule sees: posteriors from all trials so far, with pending points counted in some way."""
+"""What a rule sees: posteriors from all trials so far, pending ones included."""
 
 from __future__ import annotations
 
@@ -26,21 +26,20 @@ from botorch_delay.history.point_status import Feasibility
 from botorch_delay.history.trials import (
     Attached,
     Ledger,
-    Suggestion,
     Trial,
     TrialObserver,
     TrialState,
 )
 from botorch_delay.optimizers.pending import Pending
 
-# How many answers are added to the points in use before they are chosen anew.
+# The points in use are chosen anew after this many answers.
 RENEWED_EVERY = 256
-# Of so many arms of a larger set, those whose bounds were largest when points were last chosen, the
-# posteriors are kept up to date from then on: mean plus this many deviations.
+# On larger sets posteriors are then kept up to date at this many points only, those with the
+# largest mean plus this many deviations.
 TABLE_POOL, POOL_FACTOR = 4096, 2.0
-# So many pending points near each other, and more than are answered there, are a crowd.
+# This many pending points near each other are a crowd, if no more are answered there.
 CROWDED = 16
-# By how much failures nearby must outweigh answers: one alone rules out what is around it.
+# By how much failures nearby must outweigh answers: one alone rules out its surroundings.
 LONE_FAILURE = 0.5
 _ABANDONED = TrialState.ABANDONED
 
@@ -49,8 +48,8 @@ _ABANDONED = TrialState.ABANDONED
 class View:
     """All trials as one surrogate sees them.
 
-    ``answers`` give the mean, and ``asked_points``, where pending ones have no value, the
-    deviation. It is None where no pending point counts.
+    ``answers`` give the mean. ``asked_points``, with pending ones that have no value, give the
+    deviation; None if pending points do not count in it.
     """
 
     answers: Averages
@@ -58,7 +57,7 @@ class View:
 
     @property
     def with_pending(self) -> Averages:
-        """What gives the deviation: with pending points, where there are any to count."""
+        """What gives the deviation: pending points included if there are any to count."""
         if self.asked_points is None or self.asked_points.size == self.answers.size:
             return self.answers
         return self.asked_points
@@ -90,19 +89,18 @@ class RuleModel(View, TrialObserver):
     Attributes:
         surrogate: kernel, noise and units of the posteriors.
         candidates: ``N x d``: all points of a set, or where climbs on a box begin.
-        pool: the candidates that posteriors are kept up to date at, a LongTensor; None for all.
+        pool: the candidates whose posterior is kept up to date, a LongTensor; None for all.
         prior_deviation: the largest at the candidates.
         is_blind: whether there are too few answers to learn a kernel from.
         views: what each of the rule's surrogates sees; this model is the first one's.
         feasibility: which points may be asked.
         pending: how pending points enter.
-        seed: of what is random in a rule.
-        widths: sigma at the last points, when they were asked, where ``pending`` inflates.
+        seed: the seed of random rules.
+        widths: sigma at the last points, when they were asked, if ``pending`` inflates.
     """
 
     surrogate: Surrogate
     candidates: Tensor
-    _left_out: set[int]  # keys of points that posteriors go without
 
     def __init__(
         self,
@@ -118,10 +116,11 @@ class RuleModel(View, TrialObserver):
         self.feasibility, self.key = feasibility, feasibility.key
         self._domain, self._ledger, self._sign = domain, ledger, sign
         self.widths: list[float] = []
-        self.behind = True  # all trials are to be counted by restart() before anything is read
+        self.views: list[View] = []  # none until restart() has counted all trials
+        self._left_out: set[int] = set()  # keys of points that posteriors go without
 
     def restart(self, surrogates: Sequence[Surrogate], candidates: Tensor) -> None:
-        """Count all trials anew, with other surrogates, of one kernel, or other candidates."""
+        """Count all trials anew, with other surrogates (of one kernel) or other candidates."""
         surrogate = surrogates[0]
         self.surrogate, self.candidates = surrogate, candidates
         self.is_blind = surrogate.learned and not surrogate.scaled
@@ -130,7 +129,7 @@ class RuleModel(View, TrialObserver):
         self.prior_deviation = prior.max().sqrt().item()
         self._paths: PriorPaths | None = None
         self._paths_at = 0
-        self.renewals = self.renewals_due  # if they differ they are chosen by restart() again
+        self.renewals = self.renewals_due
         self._left_out, self.pool = self._renewed() if self.renewals else (set(), None)
         self.views = []
         for each in surrogates:
@@ -142,19 +141,17 @@ class RuleModel(View, TrialObserver):
         results: list[Trial | Attached] = [*self._ledger.trials, *self._ledger.attached]
         for result in results:
             self._count(result)
-        self.behind = False
 
     @property
     def asks(self) -> int:
-        """How many there are."""
+        """The number of asks."""
         return len(self._ledger)
 
     @property
     def renewals_due(self) -> int:
-        """How many times points are to have been chosen that are left out; 0 while none are.
+        """How often the points in use should have been chosen by now; 0 while all are in use.
 
-        Only where the kernel is learned, which nothing is claimed with, and unless posteriors cost
-        no more with more answers anyway.
+        Never with a given kernel, for claims, nor on sets so small that more answers cost nothing.
         """
         if not self.surrogate.learned or (self.finite and len(self.candidates) <= MAX_FOLDED):
             return 0
@@ -164,14 +161,12 @@ class RuleModel(View, TrialObserver):
     def _renewed(self) -> tuple[set[int], Tensor | None]:
         """The keys of the points that are left out, and the pool, functions of the trials so far.
 
-        Points that are left out are of those all of whose trials were settled when the last
-        multiple of ``RENEWED_EVERY`` answers was reached: between two renewals points are only
-        added, and a run that was resumed knows the same ones. The pool is of a large set what may
-        be best given the points that were kept then.
+        Only points whose trials had all been settled at the last multiple of ``RENEWED_EVERY``
+        answers are left out: between renewals points are only added, and a resumed run finds the
+        same ones. The pool is the part of a large set that may be best given the points kept.
         """
         results: list[Trial | Attached] = [*self._ledger.attached, *self._ledger.trials]
-        answered = (r.answered_step for r in results if r.value is not None)
-        steps = sorted(step for step in answered if step is not None)
+        steps = sorted(r.answered_step or 0 for r in results if r.value is not None)
         last = steps[self.renewals * RENEWED_EVERY - 1]
         values: dict[int, list[float]] = {}
         later = set()
@@ -185,8 +180,7 @@ class RuleModel(View, TrialObserver):
         keys = [key for key in values if key not in later]
         if not keys:
             return set(), None
-        points = torch.stack([self.point(key) for key in keys])
-        X = self.surrogate.inputs(sent(points, self.candidates))
+        X = self.surrogate.inputs(self.points(keys))
         y = sent([sum(values[key]) / len(values[key]) for key in keys], X)
         kept = representative(X / self.surrogate.covar_module.lengthscale, y)
         in_use = {keys[row] for row in kept.tolist()}
@@ -209,12 +203,18 @@ class RuleModel(View, TrialObserver):
         """The point with a key, ``d``, on the CPU."""
         return self._domain.on_cpu[key] if key >= 0 else self.feasibility.keys.point(key)
 
+    def points(self, keys: Sequence[int]) -> Tensor:
+        """The points with some keys, ``n x d``, on the device of the candidates."""
+        if not keys:
+            return self.candidates[:0]
+        return sent(torch.stack([self.point(key) for key in keys]), self.candidates)
+
     def generator(self) -> torch.Generator:
-        """A fresh one, of the present ask."""
+        """A fresh generator for the present ask."""
         return generator_for(self.seed, len(self._ledger))
 
     def paths(self) -> PriorPaths:
-        """Paths of the prior: exact ones on small sets, at points from elsewhere as well."""
+        """Paths of the prior, exact on small sets, where attached points count as well."""
         points = self.candidates
         if self.finite and (elsewhere := self.feasibility.keys.points):
             points = torch.cat([points, sent(torch.stack(elsewhere), points)])
@@ -226,30 +226,24 @@ class RuleModel(View, TrialObserver):
         return self._paths
 
     def pending_points(self) -> Tensor | None:
-        """Points that count as pending, ``p x e`` in inputs of the surrogate; None without any."""
-        asked = self.asked_points
-        if asked is None:
+        """Points that count as pending, ``p x e``, inputs of the surrogate; None without any."""
+        if self.asked_points is None:
             return None
-        points = [trial.point for trial in self._ledger.running()]
-        points += [asked.point(key) for key in self.feasibility.fruitless()]
-        if not points:
-            return None
-        return self.surrogate.inputs(sent(torch.stack(points), self.candidates))
+        keys = [self.key(trial) for trial in self._ledger.running()]
+        keys += self.feasibility.fruitless()
+        return self.surrogate.inputs(self.points(keys)) if keys else None
 
     @property
     def tells_all_at_once(self) -> bool:
-        """Whether a point's second answer tells nothing, as far as answers show.
-
-        The learned noise has to be that of exact evaluations, and repeats must agree.
-        """
+        """Whether evaluations seem exact: the learned noise says so, and repeats agree."""
         return self.surrogate.is_exact and self.feasibility.repeats_agree()
 
     @property
     def is_crowded(self) -> bool:
         """Whether on a box, with a learned kernel, pending points crowd where the mean is largest.
 
-        That is around the best answered point, or the pending one with the largest mean: there at
-        least ``CROWDED`` are pending, and at least as many as are answered.
+        That is, at least ``CROWDED``, and as many as are answered, are around the best answered
+        point or the pending one with the largest mean.
         """
         points = [trial.point for trial in self._ledger.running()]
         few = len(points) < CROWDED or self.is_blind
@@ -270,17 +264,16 @@ class RuleModel(View, TrialObserver):
         return crowd_around(best) or crowd_around(pending[posterior.mean(pending).argmax()])
 
     def where_trials_fail(self) -> Callable[[Tensor], Tensor] | None:
-        """Whether near points, ``n x d``, more failed than was answered: bool ``n``.
+        """Whether failures outweigh answers near points: ``n x d`` to bool ``n``.
 
-        Weights fall with the distance, to 0.6 at ``CROWD``, and a point counts as failed while all
-        its trials are. None where nothing failed, and where the kernel is given: claims know of no
-        places that are left out.
+        Weights fall with the distance, to 0.6 at ``CROWD``; a point has failed if all its trials
+        have. None without failures, and with a given kernel: claims allow no places to be left out.
         """
         fruitless = self.feasibility.fruitless()
         if not fruitless or not self.surrogate.learned:
             return None
-        points = sent(torch.stack([self.point(key) for key in fruitless]), self.candidates)
-        failed, answered = self.surrogate.inputs(points), self.answers.anywhere.data.X
+        failed = self.surrogate.inputs(self.points(fruitless))
+        answered = self.answers.anywhere.data.X
         radius = CROWD * failed.shape[1] ** 0.5
 
         def weigh(inputs: Tensor, others: Tensor) -> Tensor:
@@ -291,7 +284,7 @@ class RuleModel(View, TrialObserver):
         def fails(X: Tensor) -> Tensor:
             inputs = self.surrogate.inputs(X)
             lead = weigh(inputs, failed) - LONE_FAILURE
-            near = (lead > 0.0).nonzero().flatten()  # few of very many
+            near = (lead > 0.0).nonzero().flatten()  # few: the rest needs no weights of answers
             lead[near] -= weigh(inputs[near], answered)
             return lead > 0.0
 
@@ -310,43 +303,36 @@ class RuleModel(View, TrialObserver):
         made.answers, made.asked_points = made.views[0].answers, None
         return made
 
-    def width_at(self, choice: Suggestion) -> float | None:
-        """Sigma at the point that is about to be asked, where the rule adds it up; else None."""
-        if not self.pending.inflate:
-            return None
-        if choice.x is None:
-            return self.deviation[choice.index].item()
-        inputs = self.surrogate.inputs(sent(choice.x.unsqueeze(0), self.candidates))
+    def width_at(self, point: int | Tensor) -> float:
+        """Sigma at a row of a finite set, or a point of a box, ``d``."""
+        if isinstance(point, int):
+            return self.deviation[point].item()
+        inputs = self.surrogate.inputs(sent(point.unsqueeze(0), self.candidates))
         return self.with_pending.anywhere.at(inputs).deviation.item()
 
     def asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
         if (width := data.get("width")) is not None:  # what width_at() said
             assert self.pending.max_delay is not None
             self.widths = [*self.widths, validation.real(width, "width")][-self.pending.max_delay :]
-        key = self.key(trial)
-        if not self.behind and key in self._left_out:
+        key, results = self.key(trial), list[Trial | Attached]([trial])
+        if key in self._left_out:  # the point counts again, with all its answers
             self._left_out.discard(key)
             there = [result for result in self._ledger.attached if self.key(result) == key]
-            results: list[Trial | Attached] = [*self.feasibility.trials(key), *there]
-            for result in results:
-                self._count(result)
-        elif not self.behind:
-            self._count(trial)
-
-    def settled(self, trial: Trial) -> None:
-        if not self.behind:
-            self._count(trial)
-
-    def attached(self, result: Attached) -> None:
-        if not self.behind:
+            results = [*self.feasibility.trials(key), *there]
+        for result in results:
             self._count(result)
 
+    def settled(self, trial: Trial) -> None:
+        self._count(trial)
+
+    def attached(self, result: Attached) -> None:
+        self._count(result)
+
     def detached(self, result: Attached) -> None:
-        if not self.behind:
-            self._count(result, gone=True)
+        self._count(result, gone=True)
 
     def _count(self, result: Trial | Attached, *, gone: bool = False) -> None:
-        """Enter what a trial or an attached result says, or take it out where it does not count."""
+        """Enter a trial or an attached result in the posteriors, or take it out."""
         key, x, noise_var = self.key(result), result.point, result.noise_var
         source, value = result.id - 2**62, None if gone else result.value  # before all trials
         if key in self._left_out:

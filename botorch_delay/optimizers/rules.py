@@ -44,13 +44,12 @@ class Rule(ABC):
     """What is maximised to choose the next point, given a :class:`RuleModel`.
 
     Attributes:
-        published: under which names its combinations were published, by the ways in which
-            pending points enter.
-        costly: whether it takes long to evaluate: climbs on a box are few then, and short.
-        own_scale: whether its values are not in units of the deviation (a probability, a
-            logarithm): what counts as a tie is then judged by the scores alone.
-        draws_where_crowded: whether, on a box with a learned kernel, it is maximised given values
-            drawn for pending points where these crowd (:meth:`RuleModel.is_crowded`).
+        published: the names of its published combinations, by the class of ``pending``.
+        costly: whether it takes long to evaluate; then climbs on a box are few and short.
+        own_scale: whether its values have other units than the deviation (a probability, a
+            logarithm); then ties are judged by the scores alone.
+        draws_where_crowded: whether it is maximised given values drawn for pending points where
+            these crowd (:meth:`RuleModel.is_crowded`).
         inflates: whether it uses the widths of ``Censor(inflate=True)``.
     """
 
@@ -62,60 +61,52 @@ class Rule(ABC):
 
     @property
     def name(self) -> str:
-        """How it is called in reports."""
+        """Its name in reports."""
         return repr(self)
 
     def surrogates(self, surrogate: Surrogate) -> Sequence[Surrogate]:
-        """Those that it is played with, one for each view of the model, of the optimizer's."""
+        """The surrogates that it is played with, one for each view of the model."""
         return (surrogate,)
 
     @property
     def interval_confidence(self) -> tuple[Confidence, float]:
-        """What the interval of a recommendation is made of: a confidence and its delta."""
+        """The confidence, and its delta, of the interval of a recommendation."""
         return DEFAULT_CONFIDENCE, DEFAULT_DELTA
 
     @abstractmethod
     def score(self, model: RuleModel) -> Tensor:
         """Its value at every candidate of the model, ``N``: the largest is asked.
 
-        In units of the surrogate, where values are to be maximised whatever the user does. Where
-        the kernel is given it is called before there is any answer. It is -inf where a point must
-        not be asked; inf and NaN are errors.
+        In units of the surrogate, whose values are to be maximised. With a given kernel it is also
+        called before any answer. -inf keeps a point from being asked; inf and NaN are errors.
         """
 
     @abstractmethod
     def function(self, model: RuleModel, starts: Tensor) -> Score:
-        """What climbs on a box maximise: points in the columns of the domain, ``n x d``, to ``n``.
+        """What climbs on a box maximise, from ``starts`` (``n x d``): ``n x d`` to ``n``.
 
-        It is differentiable, and :meth:`RuleModel.mean_at` and :meth:`RuleModel.deviation_at` take
-        such points.
-
-        Args:
-            model: what it sees.
-            starts: where the climbs begin, ``n x d``, in the rows of what it is called with.
+        It is differentiable, and its points are in the columns of the domain, as
+        :meth:`RuleModel.mean_at` and :meth:`RuleModel.deviation_at` take them. Its rows are those
+        of ``starts``.
         """
 
     def check_pending(self, pending: Pending) -> None:
-        """Refuse a way for pending points to enter that it cannot use."""
+        """Refuse a treatment of pending points that it cannot use."""
         if pending.inflate and not self.inflates:
             raise InputError(f"inflate widens an upper confidence bound; {self!r} has none.")
 
     def check(self, model: RuleModel) -> None:
-        """Find out before the first ask what would stop it.
-
-        Raises:
-            BotorchDelayError: if it cannot be played with this model.
-        """
+        """Raise a BotorchDelayError before the first ask if the model does not suit it."""
 
     def method(self, model: RuleModel) -> str:
-        """The name under which the combination was published, or what it is made of."""
+        """The published name of the combination, or a description."""
         known = self.published.get(type(model.pending).__name__)
         if known is None:
             return f"{self.name}, {model.pending!r}"
         return f"{known} with width inflation" if model.pending.inflate else known
 
     def approximates(self, model: RuleModel) -> str | None:
-        """What of it is approximate, in words; None if nothing is."""
+        """What is approximate about it, in words; None if nothing is."""
         return None
 
 
@@ -123,12 +114,11 @@ class Rule(ABC):
 class UCB(Rule):
     """The upper confidence bound ``mu + sqrt(beta) sigma`` (Srinivas 2010).
 
-    On a box with a learned kernel, where pending points count in sigma alone, hundreds would crowd
-    where mu is largest: no sigma is left near the first of them, and mu stays as it is. So where
-    16 points and more are pending within a tenth of the sides (root mean square) of the best
-    answered point, or of the pending one with the largest mu, at least as many as are answered
-    there, the bound is maximised given values drawn for all pending points, fresh ones in every ask
-    (randomized kriging believer, 2603.01470).
+    On a box with a learned kernel hallucinated points would crowd where mu is largest: they take
+    sigma from their neighbourhood and leave mu as it is. So once 16 or more are pending, and at
+    least as many as are answered, within a tenth of the sides (root mean square) of the best
+    answered point or of the pending one with the largest mu, the bound is maximised given values
+    drawn for all pending points, fresh ones in every ask (randomized kriging believer, 2603.01470).
 
     Args:
         beta: BoTorch's convention, the square of the factor on sigma; above 0.
@@ -159,10 +149,9 @@ class UCB(Rule):
         return model.mean + (self.factor + sum(model.widths)) * model.deviation
 
     def function(self, model: RuleModel, starts: Tensor) -> Score:
-        """The bound, ``n x d`` to ``n``.
+        """The bound; with a learned kernel the deviation counts up to that of the start.
 
-        With a learned kernel it gains nothing from a deviation above that of the start: else
-        every climb would lead to the edge of the box.
+        Otherwise every climb would lead to the edge of the box.
         """
         answers, design = model.answers.anywhere, model.with_pending.anywhere
         surrogate, factor = model.surrogate, self.factor + sum(model.widths)
@@ -175,10 +164,10 @@ class UCB(Rule):
 class ThompsonSampling(Rule):
     """A sample path of the posterior, maximised: a fresh one for every ask.
 
-    On up to 5,000 points paths are exact. Above, the prior part is a random Fourier feature
-    expansion and the update by answers is exact (decoupled sampling, Wilson et al. 2020);
-    this needs an RBF or a Matern kernel, possibly scaled. What is random is drawn on the CPU: a
-    seed gives the same samples on every device, but for rounding.
+    On up to 5,000 points paths are exact. Above, and on boxes, the prior part is a random Fourier
+    feature expansion and the update by answers is exact (decoupled sampling, Wilson et al. 2020);
+    this needs an RBF or a Matern kernel, possibly scaled. Random numbers are drawn on the CPU: up
+    to rounding a seed gives the same samples on every device.
 
     Args:
         beta: the posterior covariance is multiplied by it; 1 is plain Thompson sampling,
@@ -197,7 +186,7 @@ class ThompsonSampling(Rule):
         object.__setattr__(self, "beta", validation.positive(self.beta, "beta"))
 
     def check_pending(self, pending: Pending) -> None:
-        """Refuse drawn answers, given which samples have the law of those of ``Ignore``."""
+        """Refuse drawn answers: given those, samples have the same law as with ``Ignore``."""
         super().check_pending(pending)
         if pending.draws:
             raise InputError(f"{self!r} draws anyway: use pending=Ignore(), which is the same.")
@@ -222,7 +211,7 @@ class ThompsonSampling(Rule):
         path = model.paths().draw(generator)
         count = len(model.candidates)
         places = [key if key >= 0 else count - 1 - key for key in posterior.keys]
-        # One number per place, so that the order in which points were entered does not matter.
+        # Noise by place, so that the order in which points were entered does not matter.
         noise = sent(torch.randn(len(path), generator=generator, dtype=path.dtype), path)
         rows = sent_rows(places, path)
         residual = path[rows] + posterior.noise_var.sqrt() * noise[rows]
@@ -255,19 +244,17 @@ class BotorchRule(Rule):
 
     A class is built with BoTorch's own input constructor, so that ``best_f``, ``X_baseline``
     and the like come from the answers. A function is called as ``factory(model)`` or, if it
-    has such a parameter, ``factory(model, X_pending=X)`` and returns the acquisition function.
-    Models are :class:`DelayedGP`. The acquisition sees values to be maximised (with the sign
-    changed where the user minimises); where the kernel is learned it also sees normalised
-    inputs and standardised values, and options must be in those units. One-shot functions such
-    as ``qKnowledgeGradient``, which optimise fantasy points together with the candidate, cannot
-    be compared point by point and are refused.
+    has that parameter, ``factory(model, X_pending=X)``, and returns the acquisition function.
+    Models are :class:`DelayedGP`, of values to be maximised; where the kernel is learned, of
+    normalised inputs and standardised values, and options must be in those units. One-shot
+    functions such as ``qKnowledgeGradient`` are refused: they cannot score single points.
 
     Args:
         factory: a class with a registered input constructor, or a function.
         options: passed on by name, for instance ``beta=2.0``.
 
     Raises:
-        InputTypeError: if ``factory`` is not callable, or its parameters cannot be told.
+        InputTypeError: if ``factory`` is not callable, or has no signature.
         InputError: if BoTorch has no input constructor for the class, or it is one-shot.
 
     Example:
@@ -287,7 +274,7 @@ class BotorchRule(Rule):
         self.options = options
         self._constructor: Callable[..., dict[str, Any]] | None = None
         if isinstance(factory, type) and issubclass(factory, AcquisitionFunction):
-            # Not above: it imports every acquisition function of BoTorch, and scipy.stats.
+            # Imported here because it imports every acquisition function, and scipy.stats.
             from botorch.acquisition.input_constructors import (
                 ACQF_INPUT_CONSTRUCTOR_REGISTRY,
                 get_acqf_input_constructor,
@@ -386,14 +373,7 @@ class BotorchRule(Rule):
     def build(
         self, model: Model, train_X: Tensor, train_Y: Tensor, X_pending: Tensor | None
     ) -> AcquisitionFunction:
-        """The acquisition function for a model.
-
-        Args:
-            model: of values to be maximised.
-            train_X: ``m x d``.
-            train_Y: ``m x 1``.
-            X_pending: ``p x d``, or None.
-        """
+        """The acquisition function for a model of ``m x d`` points, with ``p x d`` pending."""
         options = dict(self.options)
         if self._constructor is not None:
             options["training_data"] = SupervisedDataset(
@@ -434,14 +414,14 @@ def as_rule(rule: Any, name: str = "rule") -> Rule:
 
 @contextmanager
 def _quietly(seed: int, device: torch.device, *, advice: bool = False) -> Iterator[None]:
-    """Seeded, and without warnings about what is usual here.
+    """Seeded, and without warnings that do not apply here.
 
-    A candidate that is pending already makes the joint covariance singular, and BoTorch's
-    checks of scaling do not apply to a model in the user's own units.
+    A candidate that is pending already makes the joint covariance singular, and the user's units
+    need not be those that BoTorch expects.
     """
     with seeded(seed, device), warnings.catch_warnings():
         warnings.simplefilter("ignore", NumericalWarning)
         warnings.simplefilter("ignore", InputDataWarning)
-        if not advice:  # BoTorch's on the choice of a function: once is enough
+        if not advice:  # BoTorch's advice on the choice of a function is given once
             warnings.simplefilter("ignore", NumericsWarning)
         yield

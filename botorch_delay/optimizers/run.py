@@ -9,12 +9,14 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from botorch_delay import validation
+from botorch_delay.domains.devices import one_thread
 from botorch_delay.domains.finite import Domain
 from botorch_delay.exceptions import StorageError
 from botorch_delay.gp.factor import warned
@@ -25,17 +27,16 @@ from botorch_delay.history.point_status import Feasibility
 from botorch_delay.history.trials import Ledger, TrialObserver
 from botorch_delay.optimizers.config import Config
 
-# A learned kernel is fitted again when there are this many times the answers of the last fit.
+# A learned kernel is fitted again once answers have grown by this factor since the last fit.
 GROWTH_TO_REFIT = 1.2
-# And by one for so many pending asks: with a thousand the first fits would come every other second.
+# One more answer for so many pending asks: a thousand workers would need a fit every other second.
 PENDING_PER_ANSWER = 32
 
 
 class Fitting:
     """Kernel and noise: fixed, or learned and fitted again as answers come in.
 
-    A fit depends on the answers alone, so that :meth:`upcoming`, which looks ahead for those who
-    only read, changes nothing that is asked later.
+    A fit depends on the answers alone: to look at the :meth:`upcoming` one changes no later ask.
     """
 
     def __init__(self, config: Config, ledger: Ledger) -> None:
@@ -49,8 +50,7 @@ class Fitting:
         answers = len(self._ledger.values)
         if not self._config.learned or answers == self.fitted_to:
             return self.surrogate
-        # Before there can be a fit, every answer tells something about the scale of values, and so
-        # does the first that differs from all others.
+        # Without a fit, every answer says something about the scale of the values.
         due = GROWTH_TO_REFIT * self.fitted_to
         if self.fitted_to >= MIN_ANSWERS_TO_FIT:
             due = max(due, self.fitted_to + len(self._ledger.running()) / PENDING_PER_ANSWER)
@@ -90,7 +90,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Lock:
-    """A reentrant lock that objects with copies can own: each copy gets one of its own."""
+    """A reentrant lock; a copy of its owner gets a new one."""
 
     def __init__(self) -> None:
         self.held = threading.RLock()
@@ -101,14 +101,12 @@ class Lock:
 
 
 def exclusive(method: F) -> F:
-    """A method during which no other thread is in any such method of the same object.
-
-    The object has its :class:`Lock` as ``_lock``. Where accuracy is lost it warns once in all.
-    """
+    """A method that holds its object's lock (``_lock``); lost accuracy is warned of once."""
 
     @functools.wraps(method)
     def alone(self: Any, *arguments: Any, **options: Any) -> Any:
-        with self._lock.held, self._domain.threads():
+        threads = nullcontext() if self._domain.pays_for_threads else one_thread()
+        with self._lock.held, threads:
             before = warned.set(self._lock.warned)
             try:
                 return method(self, *arguments, **options)
@@ -122,17 +120,17 @@ class Run:
     """What every optimizer keeps, saves and loads: a configuration, and events replayed on it.
 
     Attributes:
-        notes: JSON-ready values of the user's own, kept with the state.
+        notes: the user's own JSON-ready values, kept with the state.
     """
 
-    _observers: Sequence[TrialObserver]  # what takes in what happens to trials, in this order
+    _observers: Sequence[TrialObserver]  # told of each change of a trial, in this order
 
     def __init__(self, config: Config) -> None:
         self._config, self._domain, self._planned = config, config.domain, config.horizon
         self._lock = Lock()
 
     def _start(self) -> None:
-        """Make the state of a run that begins; what is made is shared with no earlier state."""
+        """Make the state of a run before its first event, sharing nothing with an earlier one."""
         self._config = copy.copy(self._config)  # of its own: its horizon may be extended
         self._config.plan(self._planned)
         self._finished = False
@@ -150,7 +148,7 @@ class Run:
 
     @property
     def horizon(self) -> int | None:
-        """How many asks are planned by now; None where no end is planned."""
+        """How many asks are planned; None without an end."""
         return self._config.horizon
 
     @property
@@ -160,12 +158,12 @@ class Run:
 
     @property
     def exact(self) -> bool:
-        """Whether evaluations have no noise, so that no point is asked twice."""
+        """Whether evaluations have no noise; then no point is asked twice."""
         return self._config.exact
 
     @exclusive
     def state_dict(self) -> dict[str, Any]:
-        """Everything that is needed to go on: plain values and tensors."""
+        """Everything needed to go on: plain values and tensors."""
         header = self._header()
         copied = {name: array.clone() for name, array in self._array().items()}
         return header | copied | {"events": [event.record() for event in self._ledger.events()]}
@@ -174,7 +172,7 @@ class Run:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Replace this optimizer's state by one of an optimizer made the same way.
 
-        If this one was made with a longer horizon, the run that is loaded is extended to it.
+        If this one was made with a longer horizon, the loaded run is extended to it.
 
         Raises:
             StorageError: if the state is malformed, or of another optimizer, domain or
@@ -193,7 +191,7 @@ class Run:
         states.check_same(
             self._array() | loaded._described(),
             stored | state["config"],
-            # Hyperparameters in single precision are a transform away from what is stored.
+            # Hyperparameters in single precision are transformed when they are stored.
             tolerance=1e-9 if self._domain.like.dtype is torch.float64 else 1e-5,
         )
         loaded._replay(read_events(state["events"], self._domain))
@@ -214,8 +212,7 @@ class Run:
 
         Args:
             path: the file; it is made if it does not exist.
-            overwrite: replace a file that holds another study, or another continuation of
-                this one. Without it such a file is left alone.
+            overwrite: replace a file that holds another study, or another continuation of this one.
 
         Raises:
             StorageError: if the file cannot be written, is not a study, or holds another one.
@@ -230,7 +227,7 @@ class Run:
             notes = json.dumps(self.notes, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
             raise StorageError(f"notes must be JSON-ready: {error}.") from error
-        if notes != self._noted:  # a change like any other, or another holder could drop it
+        if notes != self._noted:  # an event, so that another copy's notes do not replace them
             self._happen("noted")
             self._noted = notes
         return {
@@ -242,16 +239,20 @@ class Run:
         }
 
     def _array(self) -> dict[str, Tensor]:
-        """The tensor of the domain, by the name that it is stored under."""
+        """The tensor of the domain, under its name in a state."""
         return {"points" if self._domain.count is not None else "bounds": self._domain.like}
 
     def _happen(
-        self, kind: str, value: float | None = None, data: Mapping[str, Any] | None = None
+        self,
+        kind: str,
+        value: float | None = None,
+        data: Mapping[str, Any] | None = None,
+        trial: int | None = None,
     ) -> None:
-        self._apply(Event(kind, time.time(), value=value, data=data or {}))
+        self._apply(Event(kind, time.time(), trial, value, data or {}))
 
     def _apply(self, event: Event) -> None:
-        """Take in an event, as it happens or when it is replayed: nothing is decided here."""
+        """Apply an event, as it happens or when it is replayed: nothing is decided here."""
         ledger, observers = self._ledger, self._observers
         if event.kind in ("corrected", "detached"):
             self._fitting.forget()
@@ -284,7 +285,7 @@ class Run:
         for number, event in enumerate(events):
             try:
                 self._apply(event)
-            except Warning:  # where the user has made errors of them
+            except Warning:  # the user has turned warnings into errors
                 raise
             except Exception as error:  # whatever a forged event leads to
                 raise StorageError(
@@ -296,7 +297,7 @@ class Run:
         return list(self._ledger.events(start))
 
     def _apply_decided(self, event: Event) -> None:
-        """Take in an event of another kind."""
+        """Apply an event of another kind."""
         if event.kind == "finished":
             self._finished = True
         elif event.kind == "extended":
@@ -321,5 +322,4 @@ class Run:
 
     def _described(self) -> dict[str, Any]:
         """What it was made with, JSON-ready."""
-        horizon = {"horizon": self._planned}
-        return self._config.describe() | horizon | self._domain.describe()
+        return self._config.describe() | {"horizon": self._planned} | self._domain.describe()

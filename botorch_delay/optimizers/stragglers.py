@@ -1,4 +1,4 @@
-"""A rule by which a round closes without its last design points.
+"""A rule by which a round closes without its last design points (stragglers).
 
 *Rule.* Let D be the q_r design points of round r (without those that were given up), A those of
 them that have been answered, s_D and s_A the largest posterior deviation over the active set given
@@ -33,21 +33,20 @@ s_A <= kappa beta s_D; a point that survives round r has regret at most 4 kappa 
 times what the analysis charges an ask of round r + 1. The first round is charged as before, and no
 round gets longer. QED
 
-*What 2 and 3 ask for.* A delay that depends on the point, however adversarially, is a function of H
-for the design points: it is allowed. A delay that depends on the value is not; nor is a straggler
-that is given up, or a run that is stopped, because of values. In steps means: a step is an ask, and
-asks are made while the rule plays points that depend on xi, as soon as some of A is answered. If
-those asks come when workers become free, and a trial's duration depends on its point, then the
-steps that a design point takes depend on the values of others although no duration depends on any:
-2 fails. It holds where durations do not depend on the point, where asks come at times of their own,
-as with patients or visitors, and where every ask is a design point (``exploit=None``). Which round
-is open when such an ask is made does not matter: it fixes the set that the ask may choose from, and
-neither the ask nor its value enters A or a bound of the round. Assumption 3 holds by construction
-where no trial fails, or no rule plays: when a design point is asked follows from the number of asks
-and from failures. With a regret budget it would follow from values, so that the two options exclude
-each other.
+*What 2 and 3 mean.* Delays may depend on the points, however adversarially: given H the design
+points are fixed. They may not depend on values, and no straggler may be given up, nor the run
+stopped, because of values. "In steps" matters because a step is an ask, and while a rule plays its
+points depend on xi as soon as some of A is answered. If asks come when workers become free, and
+durations depend on the points, then the steps that a design point takes depend on the values of
+others, and 2 fails. It holds where durations do not depend on the point, where asks come at times
+of their own, as with patients or visitors, and where every ask is a design point
+(``exploit=None``). Which round is open when a rule's point is asked does not matter: it fixes the
+set that the ask may choose from, and neither the ask nor its value enters A or a bound of the
+round. Assumption 3 holds by construction where no trial fails, or no rule plays: when a design
+point is asked follows from the number of asks and from failures. With a regret budget it would
+follow from values, so that the two options exclude each other.
 
-Without the rule none of 2 and 3 is needed: the bounds use all of D, whatever comes when.
+Without the rule 2 and 3 are not needed: the bounds use all of D, whenever its answers come.
 """
 
 from __future__ import annotations
@@ -65,12 +64,12 @@ logger = logging.getLogger(__name__)
 
 
 class EarlyClose:
-    """Whether a round may close without its stragglers, with kappa at least 1."""
+    """Whether a round may close without its stragglers; the factor is kappa."""
 
     def __init__(self, factor: float, domain: Domain) -> None:
         self._factor, self._domain = factor, domain
         self._seen: tuple[OpenRound, list[int], list[int], Tensor] | None = None
-        self._allowed = False  # with what was seen last
+        self._allowed = False  # the result for what was seen last
 
     def allows(self, current: OpenRound, rows: Tensor) -> bool:
         """Whether the rule closes a round now, with these active rows that may be asked."""
@@ -83,8 +82,7 @@ class EarlyClose:
         if seen is not None and seen[:3] == self._seen[:3] and torch.equal(seen[3], rows):
             return self._allowed
         intended = self._largest_deviation(current, kept, rows)
-        # Deviations agree up to rounding.
-        allowed = self._factor * intended * (1.0 + 1e-7)
+        allowed = self._factor * intended * (1.0 + 1e-7)  # equal deviations differ by rounding
         self._allowed = self._largest_deviation(current, answered, rows) <= allowed
         if self._allowed:
             missing = len(kept) - len(answered)

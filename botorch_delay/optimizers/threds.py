@@ -20,9 +20,7 @@ the tree splits points at the median, along the widest side.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from gpytorch.kernels import Kernel
@@ -40,56 +38,46 @@ from botorch_delay.exceptions import StorageError
 from botorch_delay.gp.kernels import prior_variance
 from botorch_delay.history.events import Event
 from botorch_delay.history.point_status import nothing_to_ask
-from botorch_delay.history.trials import Suggestion, Trial, TrialObserver
+from botorch_delay.history.trials import Suggestion, Trial
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.config import ThreDSConfig
 from botorch_delay.optimizers.recommendation import intervals
 
-# The share of the first interval by which decisions may err in the first epoch.
+# By which share of the first interval decisions may err in the first epoch.
 SLACK = 0.2
 MAX_LEVELS = 4
 BOX_POINTS = 4096
 
 
 @dataclass
-class _Search(TrialObserver):
-    """The state of the algorithm, with values to be maximised. Nodes are numbers of the tree."""
+class _Search:
+    """The state of the algorithm, with values to be maximised; nodes of the tree are numbers."""
 
     a: float
     b: float
+    slack: float  # by which decisions may err
     epoch: int = 1
     regions: list[int] = field(default_factory=lambda: [1])
     place: int = 0  # which region is searched
     found: list[int] = field(default_factory=list)  # accepted nodes of this epoch
     accepted: list[int] = field(default_factory=list)  # those in the region that is searched
-    trials: list[Trial] = field(default_factory=list)  # of this search
-    mark: int = 0  # answers at the last acceptance
+    start: int = 0  # the first ask of the search of this region
+    mark: int = 0  # its answers at the last acceptance
     begin: int = 0  # the first ask of this epoch
-    depth: int = 0  # how often the domain has shrunk
-
-    def asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
-        self.trials.append(trial)
-
-    def answered(self) -> list[Trial]:
-        """The answered trials of this search."""
-        return [trial for trial in self.trials if trial.value is not None]
 
 
 class ThreDSOptimizer(Optimizer):
     """GP-ThreDS, Threshold Domain Shrinking (Salgia, Vakili & Zhao 2021).
 
-    It is made for answers without delay. With delays it decides with what has arrived, and
-    asks the same point again until something does; answers that come after their search has
-    ended are used by ``recommend`` only.
-
-    On a box it is played on 4,096 Sobol points, drawn by ``seed``. Kernel and noise are given.
-    Arguments that are not named here are those of :class:`AcquisitionOptimizer`.
+    It is made for answers without delay. With delays it decides with what has arrived, and asks the
+    same point again until something does; answers that come after their search has ended are used
+    by ``recommend`` only. On a box it plays on 4,096 Sobol points, drawn by ``seed``. Kernel and
+    noise are given. Arguments not listed here are those of :class:`AcquisitionOptimizer`.
 
     Args:
         confidence: gives the multiplier, from all answers of a search.
-        interval: ends between which max f (min f where ``maximize`` is False) is known to
-            lie; minus and plus ``norm_bound * sqrt(max k(x, x))`` if None, which needs
-            ``RKHSConfidence``.
+        interval: where max f (min f if ``maximize`` is False) is known to lie; if None, which needs
+            ``RKHSConfidence``, plus and minus ``norm_bound * sqrt(max k(x, x))``.
         patience: answers after which a descendant is accepted although nothing is certain.
         delta: failure probability of the bounds of one search.
     """
@@ -142,8 +130,7 @@ class ThreDSOptimizer(Optimizer):
     def _start(self) -> None:
         super()._start()
         low, high = sorted(self._config.sign * end for end in self._ends)
-        self._search = _Search(low, high)
-        self._observers = [self._feasibility, self._search]
+        self._search = _Search(low, high, SLACK * (high - low))
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -167,7 +154,7 @@ class ThreDSOptimizer(Optimizer):
             if not len(candidates):
                 self._happen("searched")
                 continue
-            answered = search.answered()
+            answered = self._answered()
             if not answered:
                 index = self._middle(candidates)
                 break
@@ -180,21 +167,22 @@ class ThreDSOptimizer(Optimizer):
             parts = upper.max().unsqueeze(0), lower[safe], candidates[safe], candidates[hopeful]
             largest, reached, best, index = torch.cat([part.double() for part in parts]).tolist()
             threshold = (search.a + search.b) / 2.0
-            if largest < threshold - self._slack():
+            if largest < threshold - search.slack:
                 self._happen("searched")
             elif reached > threshold or len(answered) - search.mark >= self._config.patience:
                 self._happen("accepted", data={"node": self._descendant_of(int(best))})
             else:
                 index = int(index)
                 break
-        number, slot = search.epoch, len(search.trials)
+        number, slot = search.epoch, len(self._ledger) - search.start
         if self._domain.count is not None:
             return Suggestion(index, round=number, slot=slot)
         return Suggestion(None, round=number, slot=slot, x=self._on_host[index])
 
-    def _slack(self) -> float:
-        low, high = self._ends
-        return SLACK * (high - low) * 0.5**self._search.depth
+    def _answered(self) -> list[Trial]:
+        """The answered trials of the search of this region."""
+        trials = self._ledger.trials[self._search.start :]
+        return [trial for trial in trials if trial.value is not None]
 
     def _candidates(self) -> Tensor:
         """Rows of the region that may be asked, without the accepted descendants."""
@@ -222,16 +210,15 @@ class ThreDSOptimizer(Optimizer):
     def _end_region(self) -> None:
         search = self._search
         search.found += search.accepted
-        search.accepted, search.trials, search.mark = [], [], 0
+        search.accepted, search.start, search.mark = [], len(self._ledger), 0
         search.place += 1
         if search.place < len(search.regions):
             return
         threshold = (search.a + search.b) / 2.0
         search.epoch += 1
         if search.found:
-            search.a = threshold - self._slack()
+            search.a, search.slack = threshold - search.slack, search.slack / 2.0
             search.regions = search.found
-            search.depth += 1
         elif search.begin == len(self._ledger):  # nothing there may be asked
             search.regions = [1]
         else:
@@ -268,6 +255,6 @@ class ThreDSOptimizer(Optimizer):
             if any(len(self._rows(parent)) < 2 for parent in reversed(path)):
                 raise StorageError(f"{node} is not a node of the tree.")
             self._search.accepted.append(node)
-            self._search.mark = len(self._search.answered())
+            self._search.mark = len(self._answered())
         else:
             super()._apply_decided(event)

@@ -532,7 +532,7 @@ def test_loading_decides_nothing(name, monkeypatch):
         raise AssertionError("something is decided")
 
     for kind in {type(again), type(getattr(again, "base", again))}:
-        decisions = ("_decide_after_settled", "_decide_after_attached", "_fit_if_due")
+        decisions = ("_decide_after_settled", "_fit_if_due")
         for method in ("_choose", *decisions, "_happen"):
             monkeypatch.setattr(kind, method, never)
     again.load_state_dict(state)
