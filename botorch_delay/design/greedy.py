@@ -31,7 +31,7 @@ from botorch_delay.domains.devices import sent, sent_rows
 from botorch_delay.exceptions import ExhaustedDesignError, NumericsError
 from botorch_delay.gp.candidate_covariance import BLOCK, MAX_FOLDED, CandidateCovariance
 from botorch_delay.gp.candidates import Answer, CandidatePosterior
-from botorch_delay.gp.kernels import check_kernel, covariance, prior_variance, rows_per_chunk
+from botorch_delay.gp.kernels import check_kernel, prior_variance
 from botorch_delay.gp.posterior import Data, Moments, Posterior
 
 # Precisions that differ by less, as a share of the largest, are the same but for rounding; and what
@@ -144,7 +144,7 @@ class GreedyDesign:
                 # Rounding counts as often as the answers are larger than what is left of them:
                 # once refined, the mean has that of a backward stable solve.
                 alpha = precision * (y - mean)
-                by_kernel = self._form.times_kernel(alpha)
+                by_kernel = kept.prior_times(alpha)
                 mean = by_kernel + kept.times(precision * (mean - by_kernel))
                 factors = torch.stack([spread * precision.square(), precision, precision.square()])
                 squares = kept.times_squares(factors.mT)[rows]
@@ -203,14 +203,6 @@ class _Tracked:
         picks: list[int] = torch.cat(made).tolist() if made else []
         _check_finite(self.variance.max())
         return picks
-
-    def times_kernel(self, weights: Tensor) -> Tensor:
-        """``K weights``, ``N``."""
-        at = weights.nonzero().flatten()
-        parts = self._points.split(rows_per_chunk(len(at), self._points))
-        return torch.cat(
-            [covariance(self._kernel, part, self._points[at]) @ weights[at] for part in parts]
-        )
 
     def next(self) -> int:
         variance = self._open_variance()

@@ -220,8 +220,7 @@ def test_the_lazy_form_where_hardly_anything_varies():
 def test_answers_of_a_design_give_the_posterior_of_a_factorization(n, weights, monkeypatch):
     """Some picks have no answer yet, some points that are not picks have, and it stays as it is."""
     monkeypatch.setattr(candidate_covariance, "BLOCK", 17)
-    monkeypatch.setattr(candidate_covariance, "STRIPES", 11)
-    monkeypatch.setattr(candidate_covariance, "LEAST_HEIGHT", 1)
+    monkeypatch.setattr(candidate_covariance, "HEIGHT", 8)
     monkeypatch.setattr(design_module, "BLOCK", 17)
     X, noise_var = scattered(80), 4e-3
     design = GreedyDesign(se(), X, noise_var)
