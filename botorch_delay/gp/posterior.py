@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from gpytorch.kernels import Kernel
@@ -24,6 +25,12 @@ from botorch_delay.gp.factor import Factor, factorize, warn_lost_accuracy
 from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
 
 BLOCK = 64  # rows of a factor that are made at once
+
+
+def shared_prefix(first: Sequence[Any], second: Sequence[Any]) -> int:
+    """With how many equal entries two sequences begin."""
+    pairs = zip(first, second, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
 
 
 @dataclass(frozen=True)
@@ -168,11 +175,7 @@ class Posterior:
         self._offset, self._scale = offset, scale
         self._whole_blocks = data.y.new_empty(0, 0)  # of the factor, which were made before
         if before is not None:
-            same = 0
-            for own, other in zip(labels, before.labels, strict=False):
-                if own != other:
-                    break
-                same += 1
+            same = shared_prefix(labels, before.labels)
             known = min(same, len(before._whole_blocks)) // BLOCK * BLOCK
             self._whole_blocks = before._whole_blocks[:known, :known]
 
