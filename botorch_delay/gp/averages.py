@@ -181,12 +181,11 @@ class Averages:
             if before is not None:  # with hundreds in flight most rows are the same
                 same = shared_prefix(keys, [key for key, _ in before.labels])
             X = torch.cat([self._nothing, *(points[key].x.unsqueeze(0) for key in keys[same:])])
-            rows = X.new_tensor([points[key].row for key in keys]).reshape(-1, 3)
-            data = Data(X, *rows.T.contiguous()).to(
-                self.surrogate.origin,
-                self.surrogate.inputs,
-                None if before is None else before.data.X[:same],
-            )
+            X = self.surrogate.inputs(sent(X, self.surrogate.origin))
+            if before is not None:
+                X = torch.cat([before.data.X[:same], X])
+            rows = sent([points[key].row for key in keys], X).reshape(-1, 3)
+            data = Data(X, *rows.T.contiguous())
             kernel = self.surrogate.covar_module
             self._anywhere = Posterior(kernel, data, labels=labels, before=before)
             self._is_current = True
