@@ -29,7 +29,6 @@ from botorch_delay.gp.surrogate import Surrogate
 
 TIE_TOLERANCE = 1e-8
 FIRST_STEP = 0.1
-DRAWN_AT_ONCE = 8  # for how many steps random directions are copied to a device together
 LARGEST_GROWTH = 3.0  # of a step after a gain
 SMALLEST_STEP = 1e-6
 # A learned deviation is computed from all points up to this many. Of more, from those nearest to
@@ -72,22 +71,14 @@ def maximize(
     reach: float = 1.0,
     enough: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """Climb from every start.
+    """Climb from every start: the points reached, ``n x d``, and their values, ``n``.
 
-    Args:
-        function: ``n x d`` to ``n``, differentiable in the columns without a list of values; the
-            slope of a :class:`BoundClimb` is its own.
-        domain: a box.
-        starts: ``n x d``.
-        generator: for random directions and redrawn columns.
-        steps: at most this many, each an evaluation of function and gradient.
-        inside: a further test that points have to pass, ``n x d`` to bool ``n``; starts do.
-        reach: how far to get from a start in each column, as a share of the box's side.
-        enough: end when no start's slope promises that its next step gets this far above the best
-            value; 0 to take all steps. Not used if some column has a list of values.
-
-    Returns:
-        The points reached, ``n x d``, and their values, ``n``.
+    The function maps ``n x d`` to ``n`` and is differentiable in the columns without a list of
+    values. Points stay in the box, and where ``inside`` (``n x d`` to bool ``n``) holds, as it does
+    at the starts. Each of at most ``steps`` steps evaluates function and gradient once. No start
+    gets further than ``reach`` in a column, as a share of the box's side. If no column has a list
+    of values, climbs end when no start's slope promises a next step to ``enough`` above the best
+    value; 0 to take all steps.
     """
     assert isinstance(domain, BoxDomain)
     ascent = _Ascent(function, domain, starts, generator, inside, reach)
@@ -128,7 +119,6 @@ class _Ascent:
         self._step = torch.full_like(self.values, FIRST_STEP)
         self._blocked = torch.zeros_like(self.values, dtype=torch.bool)
         self._any_blocked = False
-        self._drawn: list[Tensor] = []  # directions of the next steps
         self._constrained = bool(domain.constraints) or domain.feasible is not None
         self._edged = self._constrained or inside is not None
 
@@ -153,8 +143,11 @@ class _Ascent:
             return False
         self._any_blocked |= any(seen)
         if self._any_blocked:
-            drawn = direction + self._random_directions()
-            direction = torch.where(blocked.unsqueeze(1), drawn, direction)
+            drawn = torch.randn(V.shape, generator=self._generator, dtype=torch.double)
+            mixed = direction + sent(drawn, V)
+            if self._listed is not None:
+                mixed = mixed.masked_fill(self._listed, 0.0)
+            direction = torch.where(blocked.unsqueeze(1), mixed, direction)
             moved = (V + step.unsqueeze(1) * direction).clamp(self._lowest, self._highest)
         proposal = self._domain.from_unit(moved)
         if self._listed is not None:
@@ -170,21 +163,6 @@ class _Ascent:
         self._step = torch.where(better, torch.minimum(size, longest), shorter)
         self._blocked = blocked | ~allowed
         return True
-
-    def _random_directions(self) -> Tensor:
-        """One for each start, ``n x d``; 0 in columns with lists of values."""
-        if not self._drawn:
-            V = self._V
-            # Drawn on the CPU, and moved for several steps in one copy; with lists of values,
-            # redraws come between two steps.
-            count = DRAWN_AT_ONCE if V.is_cuda and self._listed is None else 1
-            several = [
-                torch.randn(V.shape, generator=self._generator, dtype=torch.double)
-                for _ in range(count)
-            ]
-            self._drawn = [*sent(torch.stack(several), V)]
-        drawn = self._drawn.pop(0)
-        return drawn if self._listed is None else drawn.masked_fill(self._listed, 0.0)
 
     def redraw(self) -> None:
         proposal = redraw(self._domain, self.X, self._generator)

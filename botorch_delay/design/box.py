@@ -41,16 +41,9 @@ def corners(domain: BoxDomain) -> Tensor:
 class BoxDesign:
     """A greedy design on a box that grows one pick at a time; points are named by their keys.
 
-    Args:
-        surrogate: kernel and noise.
-        domain: the box.
-        keys: keys of points.
-        pool: where picks start from, ``n x d``.
-        inside: a test that picks have to pass in addition to the domain's limits, ``n x d`` to
-            bool ``n``; None for no test.
-        seed: of the climbs.
-        refine: False to pick points of the pool only.
-        picks: picks made before, which are replayed.
+    Picks start from the points of ``pool``, ``n x d``, and stay where ``inside`` (``n x d`` to bool
+    ``n``) holds, in addition to the domain's limits. Without ``refine`` they are points of the
+    pool. Earlier ``picks`` are replayed in their order.
     """
 
     def __init__(

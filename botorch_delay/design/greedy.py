@@ -51,12 +51,8 @@ class GreedyDesign:
     for 1,000 picks among 1,000,000 candidates in double. Elsewhere the shortlist has at most
     ``SHORTLIST_MAX`` columns. The rest is vectors of N numbers.
 
-    Args:
-        covar_module: the kernel.
-        candidates: ``N x d``.
-        noise_var: lambda^2.
-        picks: picks made before, by the rule or not, which are replayed.
-        rows: the indices of the candidates, a LongTensor ``N``, increasing; 0 to N - 1 if None.
+    Candidates are ``N x d``; earlier ``picks``, made by the rule or not, are replayed. Indices are
+    those of ``rows``, a LongTensor ``N``, increasing; 0 to N - 1 if None.
     """
 
     def __init__(
@@ -118,15 +114,9 @@ class GreedyDesign:
         or answers are not of picks. With C the covariance given the answers the mean is
         ``C D^-1 y``, and the weights of the answers are ``D^-1 C``.
 
-        Args:
-            data: the answers.
-            answered: their indices, a LongTensor ``m``.
-            at: indices of the candidates, a LongTensor ``n``.
-            weights: as of :meth:`Posterior.at`.
-
-        Returns:
-            None if no covariance is kept, if it is too far from that given the answers, or if
-            answers are at points that are not candidates.
+        Answers are at the indices ``answered``, ``m``, and the posterior is wanted ``at`` others,
+        ``n``, both LongTensors. None if no covariance is kept, if it is too far from that given the
+        answers, or if answers are at points that are not candidates.
         """
         own = self._rows.to(at.device)
         if not isinstance(self._form, _Tracked) or not bool(torch.isin(answered, own).all()):

@@ -300,17 +300,9 @@ def fit_surrogate(
     BoTorch's default with this prior is the RBF kernel; on tuning tables for development it has
     more regret (benchmarks/REPORT.md, "The kernel"). Inputs are normalised by the bounding box of
     the domain; values are warped, then standardised. With fewer than three answers, or if all are
-    equal, the priors' modes are used and the scale of the values counts as unknown. If the fit
-    fails ``previous`` is kept, with a :class:`FitWarning`.
-
-    Args:
-        domain: of the answers.
-        answers: what to learn from.
-        seed: of the subset that is used of many answers.
-        previous: the surrogate in use.
-        warm_start: modes of the priors, instead of the usual ones.
-        exact: whether evaluations have no noise: it is a jitter then, and not learned.
-        warp: as of :class:`Learned`.
+    equal, the priors' modes are used and the scale of the values counts as unknown. ``warm_start``
+    has modes that replace the usual ones. The noise of ``exact`` evaluations is a jitter, and not
+    learned. If the fit fails ``previous`` is kept, with a :class:`FitWarning`.
     """
     # On the CPU: a fit takes a hundred steps on a few hundred answers, and at each one a device
     # would be waited for.
