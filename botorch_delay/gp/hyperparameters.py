@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from scipy.optimize import minimize
-from torch import Tensor
 
 from botorch_delay.domains.devices import one_blas_thread
 
@@ -59,20 +57,12 @@ class Fit:
     loss: float  # negative log posterior density, up to a constant
 
 
-class _Solved(NamedTuple):
-    scale: np.ndarray  # 1 / lengthscale^2
-    distance: Tensor  # scaled
-    decay: Tensor  # exp(-distance)
-    factor: Tensor  # of Cholesky
-    alpha: Tensor  # inverse covariance times (values - mean)
-    mean: float
-
-
 class Objective:
     """Negative log posterior density of the hyperparameters' logarithms.
 
-    The constant mean is optimal given the others. Points are ``n x d``, values and known noise
-    variances ``n``; if these are None one is learned for all, with the prior ``noise``.
+    Points are ``n x d``, values and known noise variances ``n``; if these are None one is learned
+    for all, with the prior ``noise``. The constant ``mean`` is the best one given the others, at
+    the last point of evaluation.
     """
 
     def __init__(
@@ -83,7 +73,7 @@ class Objective:
         lengthscale: LogNormal,
         noise: LogNormal,
     ) -> None:
-        self._priors = lengthscale, noise
+        self._priors, self.mean = (lengthscale, noise), 0.0
         self.count, self.columns = X.shape
         # In torch, since NumPy's threads cannot be limited for one thread alone.
         points, values = torch.from_numpy(X), torch.from_numpy(y)
@@ -91,23 +81,25 @@ class Objective:
         self._sides = torch.stack([values, torch.ones_like(values)], dim=1)
         self._squares = (points.mT[:, :, None] - points.mT[:, None, :]).square().flatten(1)
 
-    def mean(self, theta: np.ndarray) -> float:
-        solved = self._solve(theta)
-        assert solved is not None  # theta is an optimum
-        return solved.mean
-
     def __call__(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
         """The loss and its slope; infinite if the covariance has no Cholesky factor."""
-        d = self.columns
-        solved = self._solve(theta)
-        if solved is None:
+        d, count = self.columns, len(self._sides)
+        scale = np.exp(-2.0 * theta[:d])
+        distance = (torch.from_numpy(5.0 * scale) @ self._squares).sqrt_().view(count, count)
+        decay = (-distance).exp_()
+        matrix = (1.0 + distance + distance.square() / 3.0).mul_(decay)
+        matrix.diagonal().add_(np.exp(theta[-1]) if self._known is None else self._known)
+        factor, failed = torch.linalg.cholesky_ex(matrix)
+        if failed or not factor.isfinite().all():
             return np.inf, np.zeros_like(theta)
-        scale, distance, decay, factor, alpha, mean = solved
-        loss = 0.5 * float((self._sides[:, 0] - mean) @ alpha)
+        solved = torch.cholesky_solve(self._sides, factor)
+        self.mean = float(solved[:, 0].sum() / solved[:, 1].sum())
+        alpha = solved[:, 0] - self.mean * solved[:, 1]
+        loss = 0.5 * float((self._sides[:, 0] - self.mean) @ alpha)
         loss += float(factor.diagonal().log().sum())
         outer = torch.cholesky_inverse(factor).addr_(alpha, alpha, alpha=-1.0).mul_(0.5)
         trace = float(outer.diagonal().sum())
-        pull = outer.mul_(distance.add_(1.0)).mul_(decay).mT  # symmetric
+        pull = outer.mul_(distance.add_(1.0)).mul_(decay).mT  # symmetric: as it lies in memory
         slope = np.empty_like(theta)
         slope[:d] = 5.0 / 3.0 * scale * (self._squares @ pull.reshape(-1)).numpy()
         if self._known is None:
@@ -117,20 +109,6 @@ class Objective:
             loss += more
             slope[part] += steeper
         return loss, slope
-
-    def _solve(self, theta: np.ndarray) -> _Solved | None:
-        count = len(self._sides)
-        scale = np.exp(-2.0 * theta[: self.columns])
-        distance = (torch.from_numpy(5.0 * scale) @ self._squares).sqrt_().view(count, count)
-        decay = (-distance).exp_()
-        matrix = (1.0 + distance + distance.square() / 3.0).mul_(decay)
-        matrix.diagonal().add_(np.exp(theta[-1]) if self._known is None else self._known)
-        factor, failed = torch.linalg.cholesky_ex(matrix)
-        if failed or not factor.isfinite().all():
-            return None
-        solved = torch.cholesky_solve(self._sides, factor)
-        mean = float(solved[:, 0].sum() / solved[:, 1].sum())
-        return _Solved(scale, distance, decay, factor, solved[:, 0] - mean * solved[:, 1], mean)
 
 
 def fit(
@@ -163,5 +141,6 @@ def fit(
         if not np.isfinite(found.fun) or (best is not None and loss >= best.loss):
             continue
         noise = float(np.exp(found.x[d])) if len(start) > d else None
-        best = Fit(np.exp(found.x[:d]), noise, objective.mean(found.x), loss)
+        objective(found.x)  # for its mean: the search may have ended with another point
+        best = Fit(np.exp(found.x[:d]), noise, objective.mean, loss)
     return best

@@ -282,7 +282,7 @@ class Surrogate:
         except (KeyError, TypeError, ValueError) as error:
             raise StorageError(f"The stored hyperparameters are malformed: {error}.") from error
         scaled = record["scaled"] is True
-        return replace(_with_kernel(kernel, domain, **numbers), scaled=scaled, warping=warping)
+        return replace(_with_kernel(kernel, domain), **numbers, scaled=scaled, warping=warping)
 
 
 def fit_surrogate(
@@ -394,20 +394,17 @@ def _priors(
 def _learned(lengthscale: np.ndarray, domain: Domain, noise_var: float) -> Surrogate:
     kernel = MaternKernel(nu=2.5, ard_num_dims=len(lengthscale)).to(domain.like)
     kernel.lengthscale = sent(lengthscale, domain.like)
-    return _with_kernel(kernel.requires_grad_(False).eval(), domain, noise_var)
+    surrogate = _with_kernel(kernel.requires_grad_(False).eval(), domain)
+    return replace(surrogate, noise_var=noise_var)
 
 
-def _with_kernel(
-    kernel: Kernel, domain: Domain, noise_var: float, offset: float = 0.0, scale: float = 1.0
-) -> Surrogate:
-    """A learned surrogate of a domain's values."""
+def _with_kernel(kernel: Kernel, domain: Domain) -> Surrogate:
+    """A learned surrogate of a domain's values, with noise and units still to be set."""
     encoding = domain.encoding
     origin, top = encoding.bounds(domain.bounds)
     width = top - origin
     width = torch.where(width > 0.0, width, torch.ones_like(width))
-    return Surrogate(
-        kernel, noise_var, origin, width, offset, scale, learned=True, encoding=encoding
-    )
+    return Surrogate(kernel, 1.0, origin, width, learned=True, encoding=encoding)
 
 
 def _standardization(y: Tensor, weight: Tensor, like: Tensor) -> tuple[float, float | None]:
