@@ -59,8 +59,8 @@ class _Point:
             terms = precision, precision * Fraction(value), precision**2
             self._sums = [total + sign * x for total, x in zip(self._sums, terms, strict=True)]
         self._changes.clear()
-        precision, weighted, squares = map(float, self._sums)
-        return weighted / precision, 1.0 / precision, squares / precision / precision
+        total, weighted, squares = map(float, self._sums)
+        return weighted / total, 1.0 / total, squares / total / total
 
 
 class Averages:

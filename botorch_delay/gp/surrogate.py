@@ -267,7 +267,9 @@ class Surrogate:
     def rebuild(cls, record: Mapping[str, Any], domain: Domain) -> Surrogate:
         """The learned surrogate of a record; StorageError if it is malformed."""
         try:
-            numbers = {key: float(record[key]) for key in ("noise_var", "offset", "scale")}
+            numbers: dict[str, Any] = {
+                key: float(record[key]) for key in ("noise_var", "offset", "scale")
+            }
             points = domain.like
             kernel = build_kernel(record["covar_module"], points)
             matern = type(kernel) is MaternKernel and kernel.nu == 2.5
