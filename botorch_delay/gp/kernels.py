@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import reduce
 from typing import Any
 
@@ -151,12 +151,29 @@ class ExactKernel(Kernel):
         return variance
 
 
-def _forward(kernel: Kernel, X1: Tensor, X2: Tensor) -> Tensor:
+def _forward(kernel: Any, X1: Tensor, X2: Tensor) -> Tensor:
     """Kernel values on columns that are selected already, as in ``Kernel.forward``."""
-    evaluate = _EVALUATORS.get(type(kernel))
-    if evaluate is None or kernel.batch_shape:
-        return to_dense(kernel.forward(X1, X2))
-    return evaluate(kernel, X1, X2)
+    kind = None if kernel.batch_shape else type(kernel)
+    if kind is RBFKernel:
+        return _distance(kernel, X1, X2).square().mul_(-0.5).exp_()
+    if kind is MaternKernel:
+        scaled = _distance(kernel, X1, X2, math.sqrt(2.0 * kernel.nu))
+        decay = scaled.neg().exp_()
+        if kernel.nu == 0.5:
+            return decay
+        polynomial = 1.0 + scaled
+        if kernel.nu == 2.5:
+            polynomial += scaled.square().div_(3.0)
+        return polynomial.mul_(decay)
+    if kind is LinearKernel:
+        return (X1 * kernel.variance) @ X2.mT
+    if kind is ScaleKernel:  # it takes over active_dims of its base: the columns are selected
+        return kernel.outputscale * _forward(kernel.base_kernel, X1, X2)
+    if kind is AdditiveKernel:
+        return reduce(torch.add, (covariance(part, X1, X2) for part in kernel.kernels))
+    if kind is ProductKernel:
+        return reduce(torch.mul, (covariance(part, X1, X2) for part in kernel.kernels))
+    return to_dense(kernel.forward(X1, X2))
 
 
 def _distance(kernel: Kernel, X1: Tensor, X2: Tensor, factor: float = 1.0) -> Tensor:
@@ -165,47 +182,6 @@ def _distance(kernel: Kernel, X1: Tensor, X2: Tensor, factor: float = 1.0) -> Te
     exact = "donot_use_mm_for_euclid_dist"
     return torch.cdist(X1 * per_unit, X2 * per_unit, compute_mode=exact)
 
-
-def _rbf(kernel: Kernel, X1: Tensor, X2: Tensor) -> Tensor:
-    return _distance(kernel, X1, X2).square().mul_(-0.5).exp_()
-
-
-def _matern(kernel: MaternKernel, X1: Tensor, X2: Tensor) -> Tensor:
-    scaled = _distance(kernel, X1, X2, math.sqrt(2.0 * kernel.nu))
-    decay = scaled.neg().exp_()
-    if kernel.nu == 0.5:
-        return decay
-    polynomial = 1.0 + scaled
-    if kernel.nu == 2.5:
-        polynomial += scaled.square().div_(3.0)
-    return polynomial.mul_(decay)
-
-
-def _linear(kernel: LinearKernel, X1: Tensor, X2: Tensor) -> Tensor:
-    return (X1 * kernel.variance) @ X2.transpose(-1, -2)
-
-
-def _scale(kernel: ScaleKernel, X1: Tensor, X2: Tensor) -> Tensor:
-    # ScaleKernel takes over the active_dims of its base: the columns are selected already.
-    return kernel.outputscale * _forward(kernel.base_kernel, X1, X2)
-
-
-def _sum(kernel: AdditiveKernel, X1: Tensor, X2: Tensor) -> Tensor:
-    return reduce(torch.add, (covariance(part, X1, X2) for part in kernel.kernels))
-
-
-def _product(kernel: ProductKernel, X1: Tensor, X2: Tensor) -> Tensor:
-    return reduce(torch.mul, (covariance(part, X1, X2) for part in kernel.kernels))
-
-
-_EVALUATORS: dict[type[Kernel], Callable[[Any, Tensor, Tensor], Tensor]] = {
-    RBFKernel: _rbf,
-    MaternKernel: _matern,
-    LinearKernel: _linear,
-    ScaleKernel: _scale,
-    AdditiveKernel: _sum,
-    ProductKernel: _product,
-}
 
 # The kernels that a file may name; nothing else in a record is looked up, imported or executed.
 _KERNELS: dict[str, type[Kernel]] = {

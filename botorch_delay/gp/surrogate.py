@@ -276,11 +276,10 @@ class Surrogate:
             if not matern or kernel.active_dims is not None:
                 raise ValueError("the kernel is not a Matern kernel with nu = 5/2 of all columns")
             warping = Warping.rebuild(record["warping"])
-            if not all(math.isfinite(number) for number in numbers.values()):
-                raise ValueError(f"{numbers} are not finite")
-            for key, limit in {"noise_var": 1e6, "scale": validation.largest_value(points)}.items():
-                if not 0.0 < numbers[key] <= limit:
-                    raise ValueError(f"{key} is {numbers[key]}")
+            limits = {"noise_var": 1e6, "scale": validation.largest_value(points)}
+            positive = all(0.0 < numbers[key] <= limit for key, limit in limits.items())
+            if not positive or not math.isfinite(numbers["offset"]):
+                raise ValueError(f"{numbers} are out of range")
         except (KeyError, TypeError, ValueError) as error:
             raise StorageError(f"The stored hyperparameters are malformed: {error}.") from error
         scaled = record["scaled"] is True
