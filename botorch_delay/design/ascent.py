@@ -221,13 +221,14 @@ class BoundClimb:
         factor: float,
         starts: Tensor,
     ) -> None:
-        inputs = surrogate.inputs(starts)
+        kernel, inputs = surrogate.covar_module, surrogate.inputs(starts)
         if len(design) > MOST_POINTS:
-            design = design.near(inputs, LOCAL_POINTS)
+            nearness = covariance(kernel, design.data.X, inputs).amax(dim=1)
+            rows = nearness.topk(LOCAL_POINTS).indices.sort().values
+            design = Posterior(kernel, design.data.at(rows))
         self._surrogate, self._answers, self._design = surrogate, answers, design
         self._factor = factor
-        cross = covariance(surrogate.covar_module, design.data.X, inputs)
-        self.cap = self._deviation(cross)[0]
+        self.cap = self._deviation(covariance(kernel, design.data.X, inputs))[0]
 
     def __call__(self, X: Tensor) -> Tensor:
         return self.with_slope(X)[0]

@@ -195,7 +195,8 @@ class DelayedGP(SingleTaskGP):
         self.eval()
         if "fantasy" not in self._cache:
             factor, white = self._observed()
-            left, corner, mean = self._growth(self.transform_inputs(self._X_pending))
+            P = self.transform_inputs(self._X_pending)
+            left, corner, mean = self._growth(factor, white, P)
             fantasy = self._with_more(self._X_pending, mean, self._X_pending[:0])
             # The answers are the mean itself: what they add is 0.
             white = torch.cat([white, white.new_zeros(len(mean))])
@@ -240,7 +241,7 @@ class DelayedGP(SingleTaskGP):
         model = self._with_more(x, target.reshape(1), pending)
         if "observed" in self._cache:
             factor, white = self._cache["observed"]
-            left, corner, mean = self._growth(self.transform_inputs(x))
+            left, corner, mean = self._growth(factor, white, self.transform_inputs(x))
             tail = (model.train_targets[-1:] - mean) / corner[0]
             model._cache["observed"] = (factor.extended(left, corner), torch.cat([white, tail]))
         return model
@@ -284,12 +285,11 @@ class DelayedGP(SingleTaskGP):
         return super()._apply(fn)
 
     @torch.no_grad()
-    def _growth(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _growth(self, factor: Factor, white: Tensor, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Rows that answers at ``X`` (``p x d``, transformed) add to L, and the mean there.
 
         The rows are left of their corner, ``p x n``, and the corner.
         """
-        factor, white = self._observed()
         cross = self._whitened_cross(factor, X)
         schur = covariance(self.covar_module, X, X) - cross.mT @ cross
         corner, _ = factorize(schur, self._pending_noise())

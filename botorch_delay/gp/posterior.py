@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
@@ -53,12 +54,9 @@ class Data:
     def averaged(cls, X: Tensor, y: Tensor, noise_var: Tensor, group: Tensor) -> Data:
         """Answers (``n`` rows, on the CPU) with the same entry in ``group`` averaged."""
         # On the CPU sums are added in a fixed order.
-        _, inverse = torch.unique(group, return_inverse=True)
-        m = int(inverse.max()) + 1 if len(inverse) else 0
-        first = inverse.new_full((m,), len(inverse)).scatter_reduce(
-            0, inverse, torch.arange(len(inverse)), "amin"
-        )
-        zeros = y.new_zeros(m)
+        found = np.unique(group.numpy(), return_index=True, return_inverse=True)
+        _, first, inverse = map(torch.from_numpy, found)
+        zeros = y.new_zeros(len(first))
         precision = zeros.index_add(0, inverse, 1.0 / noise_var)
         weights = 1.0 / (noise_var * precision[inverse])
         return cls(
@@ -179,16 +177,6 @@ class Posterior:
         for name in ("_white", "weights"):
             vars(made).pop(name, None)
         return made
-
-    def near(self, X: Tensor, n: int) -> Posterior:
-        """The posterior given the ``n`` points most correlated with any of ``X`` (``k x d``)."""
-        if len(self) <= n:
-            return self
-        with torch.no_grad():
-            nearness = covariance(self._kernel, self.data.X, self._inputs(X)).amax(dim=1)
-        data = self.data.at(nearness.topk(n).indices.sort().values)
-        offset, scale = self._offset, self._scale
-        return Posterior(self._kernel, data, inputs=self._inputs, offset=offset, scale=scale)
 
     @torch.no_grad()
     def drawn_answers(self, known: Posterior, generator: torch.Generator) -> Tensor:
