@@ -220,8 +220,7 @@ class _Lazy:
         self._fresh = torch.zeros(len(points), dtype=torch.int32)  # picks that a bound counts
         self._counts: dict[int, int] = {}  # how often each candidate was picked
         self._shortlist: _Shortlist | None = None
-        self._given_picks: Posterior | None = None
-        self._given = 0  # how many picks that posterior counts
+        self._posterior: Posterior | None = None  # given the picks when it was last needed
 
     @property
     def variance(self) -> Tensor:
@@ -262,18 +261,6 @@ class _Lazy:
         """All picks of a candidate as one answer: n of them have noise lambda^2 / n."""
         return self._points[index], 0.0, self._noise / self._counts[index]
 
-    @property
-    def _posterior(self) -> Posterior:
-        """The posterior given the picks, whose values do not matter."""
-        if self._given_picks is None or self._given < self._adds:
-            indices = sent_rows(list(self._counts), self._points)
-            noise = self._noise / sent(list(self._counts.values()), self._upper)
-            data = Data.single(self._points[indices], torch.zeros_like(noise), noise)
-            labels, before = list(self._counts.items()), self._given_picks
-            self._given_picks = Posterior(self._kernel, data, labels=labels, before=before)
-            self._given = self._adds
-        return self._given_picks
-
     def _screen(self) -> _Shortlist:
         """A shortlist of the candidates whose variance is within a share of the largest."""
         bounds = self._open_bounds()
@@ -312,10 +299,17 @@ class _Lazy:
         return shortlist
 
     def _refresh(self, indices: Tensor) -> None:
-        """Compute the variances of some candidates."""
-        if len(indices):
-            self._upper[indices] = self._posterior.variance(self._points[indices])
-            self._fresh[indices] = self._adds
+        """Compute the variances of some candidates, given all picks."""
+        if not len(indices):
+            return
+        labels = [*self._counts.items()]
+        if self._posterior is None or self._posterior.labels != labels:
+            picks = sent_rows([*self._counts], self._points)
+            noise = self._noise / sent([*self._counts.values()], self._upper)
+            data = Data.single(self._points[picks], torch.zeros_like(noise), noise)
+            self._posterior = Posterior(self._kernel, data, labels=labels, before=self._posterior)
+        self._upper[indices] = self._posterior.variance(self._points[indices])
+        self._fresh[indices] = self._adds
 
     def drop_shortlist(self) -> None:
         if self._shortlist is not None:
