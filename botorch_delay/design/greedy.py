@@ -190,7 +190,7 @@ class _Tracked(CandidateCovariance):
         for _ in range(n):
             made.append(lowest_tied(self.variance.masked_fill(self._mask, -torch.inf)))
             self._add(made[-1])
-        picks: list[int] = torch.cat(made).tolist() if made else []
+        picks: list[int] = torch.cat(made).tolist()
         _check_finite(self.variance.max())
         return picks
 
