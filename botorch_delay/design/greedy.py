@@ -69,9 +69,7 @@ class GreedyDesign:
             covar_module, candidates, noise_var, self._mask
         )
         self._rows = torch.arange(len(candidates)) if rows is None else rows.cpu()
-        # Both as places among the candidates.
-        self._excluded: set[int] = set()
-        self._picks: list[int] = []
+        self._picks: list[int] = []  # places among the candidates
         for index in picks:
             self.add(index)
 
@@ -86,17 +84,11 @@ class GreedyDesign:
         return self._form.variance
 
     def exclude(self, index: int, excluded: bool = True) -> None:
-        place = self._place(index)
-        if excluded:
-            self._excluded.add(place)
-        else:
-            self._excluded.discard(place)
-        self._mask[place].fill_(excluded)
+        self._mask[self._place(index)].fill_(excluded)
         if isinstance(self._form, _Lazy):
             self._form.drop_shortlist()
 
     def next(self) -> int:
-        self._check_open()
         return int(self._rows[self._form.next()])
 
     def add(self, index: int) -> None:
@@ -158,14 +150,9 @@ class GreedyDesign:
 
     def extend(self, n: int) -> list[int]:
         """Pick ``n`` more points by the rule and return their indices."""
-        self._check_open()
         made = self._form.extend(n)
         self._picks += made
         return self._indices(made)
-
-    def _check_open(self) -> None:
-        if len(self._excluded) == len(self._mask):
-            raise ExhaustedDesignError("Every candidate of the design is excluded.")
 
     def _place(self, index: int) -> int:
         return int(torch.searchsorted(self._rows, index))
@@ -188,16 +175,19 @@ class _Tracked(CandidateCovariance):
         """Pick ``n`` by the rule; the host looks at them only when all are made."""
         made = []
         for _ in range(n):
-            made.append(lowest_tied(self.variance.masked_fill(self._mask, -torch.inf)))
+            made.append(lowest_tied(self._open_variance()))
             self._add(made[-1])
+        _check_largest(self._open_variance().max())
         picks: list[int] = torch.cat(made).tolist()
-        _check_finite(self.variance.max())
         return picks
 
     def next(self) -> int:
-        variance = self.variance.masked_fill(self._mask, -torch.inf)
-        _check_finite(variance.max())
+        variance = self._open_variance()
+        _check_largest(variance.max())
         return lowest_of_largest(variance)
+
+    def _open_variance(self) -> Tensor:
+        return self.variance.masked_fill(self._mask, -torch.inf)
 
     @torch.no_grad()
     def _add(self, index: Tensor) -> None:
@@ -232,7 +222,7 @@ class _Lazy:
     def next(self) -> int:
         if not self._adds:
             bounds = self._open_bounds()
-            _check_finite(bounds.max())
+            _check_largest(bounds.max())
             return lowest_of_largest(bounds)
         index = None if self._shortlist is None else self._shortlist.next()
         if index is None:
@@ -248,7 +238,7 @@ class _Lazy:
         self._counts[index] = self._counts.get(index, 0) + 1
         self._adds += 1
         if self._shortlist is not None:
-            self._shortlist.add(index, self._pick(index))
+            self._shortlist.posterior.update({index: self._pick(index)})
 
     def extend(self, n: int) -> list[int]:
         made = []
@@ -265,7 +255,7 @@ class _Lazy:
         """A shortlist of the candidates whose variance is within a share of the largest."""
         bounds = self._open_bounds()
         top = threshold = bounds.max()
-        _check_finite(top)
+        _check_largest(top)
         least, share = min(SHORTLIST_MIN, int((bounds > 0.0).sum())), SHORTLIST_SHARE
         while True:
             # If bounds fell by more than the share, the largest variance is further down.
@@ -292,11 +282,9 @@ class _Lazy:
             if len(left):
                 ceiling, beyond = values[left].max(), int(kept[left[0]])
             kept = kept[torch.cat([above, tied]).sort().values]
-        posterior = CandidatePosterior(self._kernel, self._points[kept], as_rows=True)
-        shortlist = _Shortlist(kept, posterior, float(ceiling), beyond)
-        keys = shortlist.keys(list(self._counts))
-        posterior.update(dict(zip(keys, map(self._pick, self._counts), strict=True)))
-        return shortlist
+        posterior = CandidatePosterior(self._kernel, self._points, pool=kept)
+        posterior.update({index: self._pick(index) for index in self._counts})
+        return _Shortlist(kept, posterior, float(ceiling), beyond)
 
     def _refresh(self, indices: Tensor) -> None:
         """Compute the variances of some candidates, given all picks."""
@@ -314,7 +302,7 @@ class _Lazy:
     def drop_shortlist(self) -> None:
         if self._shortlist is not None:
             members = self._shortlist.members
-            self._upper[members] = self._shortlist.posterior.variance
+            self._upper[members] = self._shortlist.posterior.variance_in_pool
             self._fresh[members] = self._adds
             self._shortlist = None
 
@@ -327,29 +315,19 @@ class _Shortlist:
     """Candidates whose variances are exact, and a bound on those of all others."""
 
     members: Tensor  # indices, ``n``, increasing
-    posterior: CandidatePosterior  # at the members, given the picks
+    posterior: CandidatePosterior  # given the picks; the members are its pool
     ceiling: float  # bounds the variance of every other candidate
     beyond: int  # only candidates from this index on may reach the ceiling; 0 if any may
 
     def next(self) -> int | None:
         """The index that the rule picks; None if it may not be a member."""
-        variance = self.posterior.variance
+        variance = self.posterior.variance_in_pool
         top = float(variance.max())
         floor = (1.0 - tie_tolerance(variance.dtype)) * max(top, self.ceiling)
         if top < floor or (self.ceiling >= floor and not self.beyond):
             return None
         index = int(self.members[(variance >= floor).byte().argmax()])
         return index if self.ceiling < floor or index < self.beyond else None
-
-    def keys(self, indices: list[int]) -> list[int]:
-        """Keys of candidates in the posterior: places of members, negative for others."""
-        at = torch.tensor(indices)
-        places = torch.searchsorted(self.members, at).clamp_max_(len(self.members) - 1)
-        found: list[int] = torch.where(self.members[places] == at, places, -1 - at).tolist()
-        return found
-
-    def add(self, index: int, pick: Answer) -> None:
-        self.posterior.update({self.keys([index])[0]: pick})
 
 
 def greedy_max_variance(
@@ -381,6 +359,9 @@ def greedy_max_variance(
     return torch.tensor(picks, dtype=torch.long, device=candidates.device)
 
 
-def _check_finite(largest: Tensor) -> None:
-    if not torch.isfinite(largest):
+def _check_largest(variance: Tensor) -> None:
+    """Raise an error if the largest open variance is not a number: -inf if none is open."""
+    if torch.isneginf(variance):
+        raise ExhaustedDesignError("Every candidate of the design is excluded.")
+    if not torch.isfinite(variance):
         raise NumericsError("The variance of some candidate is not finite.")

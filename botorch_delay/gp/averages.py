@@ -6,6 +6,7 @@ import copy
 from fractions import Fraction
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -174,18 +175,19 @@ class Averages:
         numbers to the last bit, which matters for climbs, and what is new comes last.
         """
         if self._anywhere is None or not self._is_current:
-            points = {key: self._points[key] for key in self.keys}
-            keys = sorted(points, key=lambda key: (points[key].first, key))
-            labels = [(key, points[key].row[1]) for key in keys]
+            order = sorted((p.first, key) for key, p in self._points.items() if p.answers)
+            points = [self._points[key] for _, key in order]
+            labels = [(key, p.row[1]) for (_, key), p in zip(order, points, strict=True)]
             before, same = self._anywhere, 0
-            if before is not None:  # with hundreds in flight most rows are the same
-                same = shared_prefix(keys, [key for key, _ in before.labels])
-            X = torch.cat([self._nothing, *(points[key].x.unsqueeze(0) for key in keys[same:])])
+            if before is not None:  # with hundreds in flight most points are the same
+                same = shared_prefix(labels, before.labels)
+            X = torch.cat([self._nothing, *(p.x.unsqueeze(0) for p in points[same:])])
             X = self.surrogate.inputs(sent(X, self.surrogate.origin))
             if before is not None:
                 X = torch.cat([before.data.X[:same], X])
-            rows = sent([points[key].row for key in keys], X).reshape(-1, 3)
-            data = Data(X, *rows.T.contiguous())
+            # By NumPy and in columns, which is ten times faster for hundreds of points.
+            columns = np.array([*zip(*(p.row for p in points), strict=True)]).reshape(3, -1)
+            data = Data(X, *sent(torch.from_numpy(columns), X))
             kernel = self.surrogate.covar_module
             self._anywhere = Posterior(kernel, data, labels=labels, before=before)
             self._is_current = True

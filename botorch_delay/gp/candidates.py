@@ -99,6 +99,11 @@ class CandidatePosterior:
         prior = prior_variance(self._kernel, self._candidates)
         return prior.index_copy(0, self._pool, self._kept.variance)
 
+    @property
+    def variance_in_pool(self) -> Tensor:
+        """Sigma^2 at the candidates of the pool; not to be written to."""
+        return self._kept.variance
+
     def _at_all(self, values: Tensor) -> Tensor:
         """Values at the pool, extended by 0 to all candidates: ``N``."""
         if self._pool is None:

@@ -14,6 +14,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import compress, count
+from operator import ne
 from typing import Any
 
 import numpy as np
@@ -30,8 +32,8 @@ BLOCK = 64  # rows of a factor that are computed at once
 
 def shared_prefix(first: Sequence[Any], second: Sequence[Any]) -> int:
     """With how many equal entries two sequences begin."""
-    pairs = zip(first, second, strict=False)
-    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
+    different = compress(count(), map(ne, first, second))
+    return next(different, min(len(first), len(second)))
 
 
 @dataclass(frozen=True)
