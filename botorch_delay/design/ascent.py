@@ -1,22 +1,21 @@
-"""Maxima: which of equal scores counts, and where climbs on a box lead.
+"""Ties between scores, and climbs to maxima on a box.
 
-*Ties.* On symmetric grids many candidates share the largest score up to rounding, and which of
-them comes out on top would depend on the order of additions. The lowest index wins among those
-that are equal to the largest up to a relative 1e-8, or up to rounding in single precision: so CPU,
-CUDA and two formulas of the same thing ask the same points.
+*Ties.* On symmetric grids many candidates share the largest score up to rounding, and the order of
+additions would decide which comes out on top. The lowest index wins among those equal to the
+largest up to a relative 1e-8, or up to rounding in single precision: so CPU, CUDA and two formulas
+of the same thing ask the same points.
 
-*Climbs*, many starts at once. Columns without a list of values move along the gradient, in units of
-the box's sides (of their logarithm where the domain says so), each start with a step of its own, as
-long as the curvature along its last move says (Barzilai and Borwein, 1988). Where the gradient
-leads out of the set, the direction is mixed with a random one, so that a start slides along the
-edge. Columns with a list of values are redrawn now and then, one at a time. A move counts only if
-it stays in the set and gains: no start ever gets worse.
+*Climbs*, from many starts at once. Columns without a list of values move along the gradient, in
+units of the box's sides (of their logarithm in ``log_dims``). Each start has its own step length,
+from the curvature along its last move (Barzilai and Borwein, 1988). Where the gradient leads out of
+the set, the direction is mixed with a random one, so that a start slides along the edge. Columns
+with a list of values are redrawn now and then, one at a time. A move counts only if it stays in the
+set and gains: no start ever gets worse.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -30,14 +29,13 @@ from botorch_delay.gp.surrogate import Surrogate
 
 TIE_TOLERANCE = 1e-8
 FIRST_STEP = 0.1
-DRAWN_AT_ONCE = 8  # steps' random directions, for a device
 LARGEST_GROWTH = 3.0  # of a step after a gain
 SMALLEST_STEP = 1e-6
-# A learned deviation is made of all points up to so many. Of more, those nearest to where climbs
-# begin have to do, which costs regret: solves would take too long.
+# A learned deviation is computed from all points up to this many. Of more, from those nearest to
+# the starts of climbs: that costs regret, but solves would take too long.
 MOST_POINTS = 1024
 LOCAL_POINTS = 512
-# Of the prior variance: a variance that is not above it has no slope.
+# As a share of the prior variance: a variance at most this large has no slope.
 FLOOR = 1e-12
 
 
@@ -47,31 +45,23 @@ def tie_tolerance(dtype: torch.dtype) -> float:
 
 
 def lowest_of_largest(scores: Tensor, scale: float = 0.0) -> int:
-    """The lowest index whose score is the largest, ties included.
+    """The lowest index among the scores tied at the largest.
 
-    ``scale`` is the size of what the scores are made of, where they may cancel.
+    ``scale`` is the size of the terms of the scores, if these may cancel.
     """
     return int(lowest_tied(scores, scale))
 
 
 def lowest_tied(scores: Tensor, scale: float = 0.0) -> Tensor:
-    """The same as a LongTensor of shape 1, for which no device is waited for."""
+    """The same as a LongTensor of shape 1, without waiting for a device."""
     top = scores.max()
     slack = tie_tolerance(scores.dtype) * top.abs().clamp_min(scale)
     # argmax returns the first of equal entries: the lowest index among the ties.
     return (scores >= top - slack).byte().argmax().unsqueeze(0)
 
 
-@runtime_checkable
-class WithSlope(Protocol):
-    """A function that knows its own slope."""
-
-    def with_slope(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Values, ``n``, and slopes, ``n x d``, at ``n x d``."""
-
-
 def maximize(
-    function: Callable[[Tensor], Tensor] | WithSlope,
+    function: Callable[[Tensor], Tensor],
     domain: Domain,
     starts: Tensor,
     *,
@@ -83,12 +73,12 @@ def maximize(
 ) -> tuple[Tensor, Tensor]:
     """Climb from every start: the points reached, ``n x d``, and their values, ``n``.
 
-    The function maps ``n x d`` to ``n`` and is differentiable in the columns that vary freely, or
-    knows its own slope. Points stay in the box, and where a further test, ``inside`` (``n x d`` to
-    bool ``n``), holds, as it does at the starts. There are at most so many steps, each an
-    evaluation of function and gradient, and no start gets further than ``reach`` in a column, as a
-    share of the box's side. Where no column has a list of values it ends when no start's slope
-    promises its next step ``enough`` above the best value; 0 to take all steps. For boxes alone.
+    The function maps ``n x d`` to ``n`` and is differentiable in the columns without a list of
+    values. Points stay in the box, and where ``inside`` (``n x d`` to bool ``n``) holds, as it does
+    at the starts. Each of at most ``steps`` steps evaluates function and gradient once. No start
+    gets further than ``reach`` in a column, as a share of the box's side. If no column has a list
+    of values, climbs end when no start's slope promises a next step to ``enough`` above the best
+    value; 0 to take all steps.
     """
     assert isinstance(domain, BoxDomain)
     ascent = _Ascent(function, domain, starts, generator, inside, reach)
@@ -105,11 +95,11 @@ def maximize(
 
 
 class _Ascent:
-    """Starts on their way up, and where they are, ``X``, with the values there."""
+    """Climbing starts: the points ``X`` they have reached, and the ``values`` there."""
 
     def __init__(
         self,
-        function: Callable[[Tensor], Tensor] | WithSlope,
+        function: Callable[[Tensor], Tensor],
         domain: BoxDomain,
         starts: Tensor,
         generator: torch.Generator,
@@ -121,25 +111,24 @@ class _Ascent:
         self.X, self._V = starts.clone(), domain.to_unit(starts)
         self._lowest = (self._V - reach).clamp_min(0.0)
         self._highest = (self._V + reach).clamp_max(1.0)
-        self.values, self._slope = _evaluate(function, domain, self.X)
-        self._step = torch.full_like(self.values, FIRST_STEP)
-        self._blocked = torch.zeros_like(self.values, dtype=torch.bool)
         self._listed: Tensor | None = None  # columns with lists of values, bool d
         if domain.lists:
             listed = [dim in domain.lists for dim in range(domain.dim)]
             self._listed = moved(torch.tensor(listed), starts.device)
+        self.values, self._slope = self._evaluate(self.X)
+        self._step = torch.full_like(self.values, FIRST_STEP)
+        self._blocked = torch.zeros_like(self.values, dtype=torch.bool)
         self._any_blocked = False
-        self._drawn: list[Tensor] = []  # directions of the next steps
         self._constrained = bool(domain.constraints) or domain.feasible is not None
         self._edged = self._constrained or inside is not None
 
     @property
     def is_stuck(self) -> bool:
-        """Whether no step leads anywhere."""
+        """Whether all steps have become too small."""
         return bool((self._step < SMALLEST_STEP).all())
 
     def climb(self, enough: float) -> bool:
-        """A step along the gradient; False, and none, where too little is promised of it."""
+        """Take a step along the gradient, unless it promises too little: then False."""
         V, slope, step, tiny = self._V, self._slope, self._step, torch.finfo(self.values.dtype).tiny
         direction = slope / slope.abs().amax(dim=1, keepdim=True).clamp_min(tiny)
         moved = (V + step.unsqueeze(1) * direction).clamp(self._lowest, self._highest)
@@ -154,8 +143,11 @@ class _Ascent:
             return False
         self._any_blocked |= any(seen)
         if self._any_blocked:
-            drawn = direction + self._random_directions()
-            direction = torch.where(blocked.unsqueeze(1), drawn, direction)
+            drawn = torch.randn(V.shape, generator=self._generator, dtype=torch.double)
+            mixed = direction + sent(drawn, V)
+            if self._listed is not None:
+                mixed = mixed.masked_fill(self._listed, 0.0)
+            direction = torch.where(blocked.unsqueeze(1), mixed, direction)
             moved = (V + step.unsqueeze(1) * direction).clamp(self._lowest, self._highest)
         proposal = self._domain.from_unit(moved)
         if self._listed is not None:
@@ -172,21 +164,6 @@ class _Ascent:
         self._blocked = blocked | ~allowed
         return True
 
-    def _random_directions(self) -> Tensor:
-        """One for each start, ``n x d``; 0 in columns with lists of values."""
-        if not self._drawn:
-            V = self._V
-            # Drawn on the CPU and moved, those of several steps in one copy; where there are lists
-            # what is drawn for them comes between two steps.
-            count = DRAWN_AT_ONCE if V.is_cuda and self._listed is None else 1
-            several = [
-                torch.randn(V.shape, generator=self._generator, dtype=torch.double)
-                for _ in range(count)
-            ]
-            self._drawn = [*sent(torch.stack(several), V)]
-        drawn = self._drawn.pop(0)
-        return drawn if self._listed is None else drawn.masked_fill(self._listed, 0.0)
-
     def redraw(self) -> None:
         proposal = redraw(self._domain, self.X, self._generator)
         self._take(self._domain.to_unit(proposal), proposal)
@@ -199,7 +176,7 @@ class _Ascent:
             allowed = self._domain.slack(proposal) >= 0.0
         if self._inside is not None:
             allowed = allowed & self._inside(proposal)
-        found, found_slope = _evaluate(self._function, self._domain, proposal)
+        found, found_slope = self._evaluate(proposal)
         better = allowed & (found > self.values)
         taken = better.unsqueeze(1)
         self._V = torch.where(taken, moved, self._V)
@@ -208,14 +185,32 @@ class _Ascent:
         self.values = torch.where(better, found, self.values)
         return better, allowed, found_slope
 
+    def _evaluate(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Values, and their slopes per side of the box; 0 in columns with lists of values."""
+        if isinstance(self._function, BoundClimb):
+            with torch.no_grad():
+                values, gradient = self._function.with_slope(X)
+        else:
+            with torch.enable_grad():
+                X = X.detach().requires_grad_(True)
+                values = self._function(X)
+                (gradient,) = torch.autograd.grad(values.sum(), X)
+        low, high = self._domain.bounds
+        side = (high - low).expand_as(X).clone()
+        for dim in self._domain.log_dims:
+            side[:, dim] = X[:, dim].detach() * (high[dim].log() - low[dim].log())
+        slope = (gradient * side).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+        if self._listed is not None:
+            slope.masked_fill_(self._listed, 0.0)
+        return values.detach().nan_to_num(nan=-torch.inf), slope
+
 
 class BoundClimb:
     """``mu + factor * min(sigma, cap)`` under a learned kernel, with its slope in closed form.
 
-    Answers, at least one, give mu, and the design sigma, which counts for no more than at the
-    starts (``n x d``, in the rows of what is asked about), near which climbs stay: of very many
-    points of the design those near the starts count. The kernel is Matern with nu = 5/2, of
-    variance 1.
+    Mu comes from the answers, at least one, and sigma from the design. The cap is sigma at the
+    start of each climb (``n x d``, one row per climb). Of a design of very many points those near
+    the starts count. The kernel is Matern with nu = 5/2, of variance 1.
     """
 
     def __init__(
@@ -226,13 +221,14 @@ class BoundClimb:
         factor: float,
         starts: Tensor,
     ) -> None:
-        inputs = surrogate.inputs(starts)
+        kernel, inputs = surrogate.covar_module, surrogate.inputs(starts)
         if len(design) > MOST_POINTS:
-            design = design.near(inputs, LOCAL_POINTS)
+            nearness = covariance(kernel, design.data.X, inputs).amax(dim=1)
+            rows = nearness.topk(LOCAL_POINTS).indices.sort().values
+            design = Posterior(kernel, design.data.at(rows))
         self._surrogate, self._answers, self._design = surrogate, answers, design
         self._factor = factor
-        cross = covariance(surrogate.covar_module, design.data.X, inputs)
-        self.cap = self._deviation(cross)[0]
+        self.cap = self._deviation(covariance(kernel, design.data.X, inputs))[0]
 
     def __call__(self, X: Tensor) -> Tensor:
         return self.with_slope(X)[0]
@@ -248,7 +244,7 @@ class BoundClimb:
             asked, pushed = covariance_with_pull(kernel, design.data.X, inputs)
         deviation, white = self._deviation(asked)
         mean = answers.weights @ seen
-        # Half of the slope where it begins to be capped, as torch.minimum has it.
+        # Half of the slope at the cap itself, as torch.minimum has it.
         share = 0.5 * ((deviation < self.cap).to(X) + (deviation <= self.cap).to(X))
         share = share * (deviation.square() > FLOOR)
         pull = answers.weights.unsqueeze(-1) * pulled
@@ -271,7 +267,7 @@ class BoundClimb:
         return values, slope
 
     def _deviation(self, cross: Tensor) -> tuple[Tensor, Tensor]:
-        """Sigma where covariances with the design are ``m x n``, and these whitened."""
+        """Sigma from covariances with the design, ``m x n``, and these whitened."""
         white = self._design.factor.solve(cross)
         variance = 1.0 - white.square().sum(dim=0)
         return variance.clamp_min(FLOOR).sqrt(), white
@@ -285,11 +281,11 @@ class BoundClimb:
 def nearby(
     domain: Domain, X: Tensor, around: int, reach: float, generator: torch.Generator
 ) -> Tensor:
-    """Points of a box at all distances up to about ``reach`` of a side of ``X``, ``n x d``.
+    """Points of a box at all distances from ``X`` (``n x d``), up to about ``reach`` of a side.
 
-    There are ``around`` for each, less those that the domain does not allow. Lists of values stay
-    as they are, unless there is nothing else: then ``X`` itself, and some that differ from it in
-    one column.
+    There are ``around`` for each, less those that the domain does not allow. Columns with lists of
+    values stay as they are. If all columns have one, the points are ``X`` and some that differ
+    from it in one column.
     """
     assert isinstance(domain, BoxDomain)
     X = X.repeat_interleave(around, dim=0)
@@ -306,10 +302,10 @@ def nearby(
 
 
 def snapped(domain: BoxDomain, X: Tensor, generator: torch.Generator) -> Tensor:
-    """The points with each column moved to its nearer bound with probability one half.
+    """The points, each column moved to its nearer bound with probability one half.
 
     The deviation of a posterior is often largest on the boundary, which uniform points never
-    reach. Columns with lists of values stay.
+    reach. Columns with lists of values stay as they are.
     """
     low, high = domain.bounds
     nearer = torch.where(X - low < high - X, low, high)
@@ -331,28 +327,6 @@ def stretched(X: Tensor, inside: Callable[[Tensor], Tensor], generator: torch.Ge
         within = inside(X + middle * direction).unsqueeze(1)
         low, high = torch.where(within, middle, low), torch.where(within, high, middle)
     return X + low * direction
-
-
-def _evaluate(
-    function: Callable[[Tensor], Tensor] | WithSlope, domain: BoxDomain, X: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Values, and their slopes per side of the box; 0 in columns with lists of values."""
-    if isinstance(function, WithSlope):
-        with torch.no_grad():
-            values, gradient = function.with_slope(X)
-    else:
-        with torch.enable_grad():
-            X = X.detach().requires_grad_(True)
-            values = function(X)
-            (gradient,) = torch.autograd.grad(values.sum(), X)
-    low, high = domain.bounds
-    side = (high - low).expand_as(X).clone()
-    for dim in domain.log_dims:
-        side[:, dim] = X[:, dim].detach() * (high[dim].log() - low[dim].log())
-    slope = (gradient * side).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-    for dim in domain.lists:
-        slope[:, dim] = 0.0
-    return values.detach().nan_to_num(nan=-torch.inf), slope
 
 
 def redraw(domain: BoxDomain, X: Tensor, generator: torch.Generator) -> Tensor:

@@ -1,11 +1,10 @@
-"""Greedy maximum-variance design on a box: a pool, and its best points refined by gradient.
+"""Greedy maximum-variance design on a box: a pool of points, the best refined by gradient.
 
-The pool is a quasi-random sample of where points may be asked, and points on the boundary,
-where deviations are often largest. Its posterior variance is kept up to date pick by pick. Every
-few picks the best points of the pool climb to the nearby maxima, which count beside it until the
-next climb: a pick changes the variance around it only, so that the other maxima stay good. For
-each pick the best few points take some steps more. What is picked is a function of the picks so
-far.
+The pool is a quasi-random sample, and points on the boundary, where deviations are often largest.
+Its posterior variance is updated with each pick. Every few picks the best points of the pool climb
+to nearby maxima, which are candidates like the pool until the next climb: a pick changes the
+variance only around it, so the other maxima stay good. For each pick the best few points take some
+more steps. Each pick is a function of the picks before it.
 """
 
 from __future__ import annotations
@@ -17,11 +16,10 @@ from torch import Tensor
 
 from botorch_delay.design.ascent import lowest_of_largest, maximize
 from botorch_delay.domains.box import BoxDomain
-from botorch_delay.domains.devices import generator_for, moved, sent
+from botorch_delay.domains.devices import generator_for, moved
 from botorch_delay.domains.finite import PointKeys
 from botorch_delay.exceptions import ExhaustedDesignError
-from botorch_delay.gp.candidates import Answer, CandidatePosterior
-from botorch_delay.gp.posterior import Data, Posterior
+from botorch_delay.gp.averages import Averages
 from botorch_delay.gp.surrogate import Surrogate
 
 STARTS = 224
@@ -41,11 +39,11 @@ def corners(domain: BoxDomain) -> Tensor:
 
 
 class BoxDesign:
-    """A greedy design on a box that grows one pick at a time; points go by their keys.
+    """A greedy design on a box that grows one pick at a time; points are named by their keys.
 
-    Picks start from a pool, ``n x d``, and stay where ``inside`` (``n x d`` to bool ``n``) holds
-    beside the domain's own limits. Without ``refine`` they are points of the pool. What follows
-    ``picks`` is as if they had been made here, in this order.
+    Picks start from the points of ``pool``, ``n x d``, and stay where ``inside`` (``n x d`` to bool
+    ``n``) holds, in addition to the domain's limits. Without ``refine`` they are points of the
+    pool. Earlier ``picks`` are replayed in their order.
     """
 
     def __init__(
@@ -65,19 +63,13 @@ class BoxDesign:
         self._inside = inside
         self._seed = seed
         self._refines = refine
-        self._points = pool
-        self._pool = CandidatePosterior(
-            surrogate.covar_module, surrogate.inputs(pool), as_rows=True
-        )
-        self._maxima = pool[:0]  # what the last climbs reached
-        self._picks: dict[int, Answer] = {}
-        self._counts: dict[int, int] = {}
+        self._pool = pool
+        self._picks = Averages(surrogate, pool)  # whose values do not matter
+        self._maxima = pool[:0]  # reached by the last climbs
         self._closed: set[int] = set()
-        self._adds = 0
         self._climbed_at = -1
-        self._posterior = self._given_picks()
         picks = list(picks)
-        last = max(len(picks) // PICKS_PER_CLIMB * PICKS_PER_CLIMB, 1)  # before the first: none
+        last = max(len(picks) // PICKS_PER_CLIMB * PICKS_PER_CLIMB, 1)  # none before the first
         for number, key in enumerate(picks):
             if number == last:
                 self._climb()
@@ -85,16 +77,17 @@ class BoxDesign:
 
     def next(self) -> int:
         self._climb()
-        points = torch.cat([self._points, self._maxima])
-        variance = torch.cat([self._pool.variance, self.variance(self._maxima)])
+        points = torch.cat([self._pool, self._maxima])
+        in_pool = self._picks.at_candidates.variance
+        variance = torch.cat([in_pool, self.variance(self._maxima)])
         closed = self._is_closed(points)
         if bool(closed.all()):
             raise ExhaustedDesignError("Every point of the design's pool is excluded.")
         variance = variance.masked_fill(closed, -torch.inf)
         best = points[lowest_of_largest(variance)]
-        if self._adds and self._refines:
+        if self._picks.size and self._refines:
             top = variance.topk(min(POLISHED, len(variance))).indices
-            X, values = self._refine(points[top], POLISHING_STEPS, self._adds)
+            X, values = self._refine(points[top], POLISHING_STEPS, self._picks.size)
             values = values.masked_fill(self._is_closed(X), -torch.inf)
             row = lowest_of_largest(values)
             best = X[row] if bool(values[row] > variance.max()) else best
@@ -110,30 +103,11 @@ class BoxDesign:
 
     def variance(self, X: Tensor) -> Tensor:
         """Posterior variance given the picks, ``n x d`` to ``n``; differentiable."""
-        return self._posterior.variance(X, often=True)
+        return self._picks.anywhere.variance(self._surrogate.inputs(X), often=True)
 
     def add(self, key: int) -> None:
-        self._adds += 1
-        self._counts[key] = count = self._counts.get(key, 0) + 1
-        point = sent(self._keys.point(key), self._surrogate.origin)
-        inputs = self._surrogate.inputs(point.unsqueeze(0)).squeeze(0)
-        pick = {key: (inputs, 0.0, self._surrogate.noise_var / count)}
-        self._picks |= pick
-        self._pool.update(pick)
-        self._posterior = self._given_picks(self._posterior)
-
-    def _given_picks(self, before: Posterior | None = None) -> Posterior:
-        """The posterior anywhere, whose values do not matter."""
-        surrogate = self._surrogate
-        like = surrogate.origin
-        points = [x for x, _, _ in self._picks.values()]
-        noise = sent([noise_var for _, _, noise_var in self._picks.values()], like)
-        X = torch.stack(points) if points else like.new_empty(0, len(like))
-        data = Data.single(X, torch.zeros_like(noise), noise)
-        labels = [(key, noise_var) for key, (_, _, noise_var) in self._picks.items()]
-        return Posterior(
-            surrogate.covar_module, data, inputs=surrogate.inputs, labels=labels, before=before
-        )
+        self._picks.put(key, self._picks.size, self._keys.point(key), None, None)
+        _ = self._picks.at_candidates  # one by one, so that a replay gives the same numbers
 
     def exclude(self, key: int, excluded: bool = True) -> None:
         if excluded:
@@ -142,13 +116,13 @@ class BoxDesign:
             self._closed.discard(key)
 
     def _climb(self) -> None:
-        """Look for the nearby maxima anew, once every few picks."""
-        turn = self._adds // PICKS_PER_CLIMB
-        if not (self._adds and self._refines and len(self._points)) or turn == self._climbed_at:
+        """Climb to nearby maxima from the best of the pool, once every few picks."""
+        turn = self._picks.size // PICKS_PER_CLIMB
+        if not (self._picks.size and self._refines) or turn == self._climbed_at:
             return
         self._climbed_at = turn
-        top = self._pool.variance.topk(min(STARTS, len(self._points))).indices
-        self._maxima, _ = self._refine(self._points[top], STEPS, -turn)
+        top = self._picks.at_candidates.variance.topk(min(STARTS, len(self._pool))).indices
+        self._maxima, _ = self._refine(self._pool[top], STEPS, -turn)
 
     def _refine(self, starts: Tensor, steps: int, number: int) -> tuple[Tensor, Tensor]:
         generator = generator_for(self._seed, abs(2 * number) + (number < 0))

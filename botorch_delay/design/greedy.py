@@ -1,19 +1,18 @@
-"""Greedy maximum-variance design: each point is where the points so far leave most variance.
+"""Greedy maximum-variance design: each point is taken where the earlier ones leave most variance.
 
-The k-th point maximises the fantasy deviation sigma_{k-1} (paper, Algorithm 1, the argmax). No
-value enters: a round can be designed before any answer arrives. This is a pivoted Cholesky
+The k-th point maximises the fantasy deviation sigma_{k-1} (paper, Algorithm 1, the argmax). It
+depends on no value: a round can be designed before any answer arrives. This is a pivoted Cholesky
 factorization of K + lambda^2 I in which a pivot may come again, since a point that is evaluated
 twice has two independent noises.
 
-Of few candidates, and on CUDA, the covariance is kept up to date; see
-:mod:`botorch_delay.gp.candidate_covariance`. Of many only upper bounds on their variances are:
-variances only fall as points are added, so that every variance computed earlier is one, and only
-candidates whose bound reaches the largest variance need to be looked at. Those are computed anew;
-the ones within a hair of the largest go on a shortlist, whose posterior is kept up to date until
-its largest variance falls to the threshold below which everything else is known to lie.
+For few candidates, and on CUDA, the covariance is kept up to date; see
+:mod:`botorch_delay.gp.candidate_covariance`. For many only upper bounds on the variances are:
+variances fall as points are added, so any variance computed earlier is a bound, and only candidates
+whose bound reaches the largest variance need computing. Those close to the largest form a
+shortlist, whose posterior is kept up to date until its largest variance falls to the threshold that
+bounds all others.
 
-Ties go to the lowest index whose variance is at least (1 - 1e-8) times the largest, in either
-form.
+Ties go to the lowest index whose variance is at least (1 - 1e-8) times the largest, in both forms.
 """
 
 from __future__ import annotations
@@ -31,13 +30,14 @@ from botorch_delay.domains.devices import sent, sent_rows
 from botorch_delay.exceptions import ExhaustedDesignError, NumericsError
 from botorch_delay.gp.candidate_covariance import BLOCK, MAX_FOLDED, CandidateCovariance
 from botorch_delay.gp.candidates import Answer, CandidatePosterior
-from botorch_delay.gp.kernels import check_kernel, covariance, prior_variance, rows_per_chunk
+from botorch_delay.gp.kernels import check_kernel, prior_variance
 from botorch_delay.gp.posterior import Data, Moments, Posterior
 
-# Precisions that differ by less, as a share of the largest, are the same but for rounding; and what
-# rounding may do where picks without an answer are taken out.
-SAME, LARGEST_ERROR = 1e-12, 1e-8
-# The shortlist holds what is within this share of the largest variance, and at most this many.
+# Precisions that differ by less, as a share of the largest, count as equal.
+SAME = 1e-12
+# Largest relative rounding error when picks without an answer are taken out.
+LARGEST_ERROR = 1e-8
+# The shortlist has the candidates within this share of the largest variance, and at most this many.
 SHORTLIST_SHARE = 0.02
 SHORTLIST_MIN = 64
 SHORTLIST_MAX = 65_536
@@ -49,10 +49,10 @@ class GreedyDesign:
     On CUDA :meth:`extend` makes all its picks without waiting for the device, and the rows of n
     picks are kept in tensors of ``BLOCK`` rows each: n N numbers, rounded up to a block, 9.2 GB
     for 1,000 picks among 1,000,000 candidates in double. Elsewhere the shortlist has at most
-    ``SHORTLIST_MAX`` columns. All else is vectors of N numbers.
+    ``SHORTLIST_MAX`` columns. The rest is vectors of N numbers.
 
-    Candidates are ``N x d``. What follows ``picks`` is as if they had been made here, by the rule
-    or not. Indices are those of ``rows``, a LongTensor ``N``, increasing; 0 to N - 1 if None.
+    Candidates are ``N x d``; earlier ``picks``, made by the rule or not, are replayed. Indices are
+    those of ``rows``, a LongTensor ``N``, increasing; 0 to N - 1 if None.
     """
 
     def __init__(
@@ -63,15 +63,13 @@ class GreedyDesign:
         picks: Iterable[int] = (),
         rows: Tensor | None = None,
     ) -> None:
+        self._mask = torch.zeros(len(candidates), dtype=torch.bool, device=candidates.device)
         tracked = len(candidates) <= MAX_FOLDED or candidates.is_cuda
         self._form: _Tracked | _Lazy = (_Tracked if tracked else _Lazy)(
-            covar_module, candidates, noise_var
+            covar_module, candidates, noise_var, self._mask
         )
-        self._candidates = candidates
         self._rows = torch.arange(len(candidates)) if rows is None else rows.cpu()
-        # All by their places among the candidates.
-        self._excluded: set[int] = set()
-        self._picks: list[int] = []
+        self._picks: list[int] = []  # places among the candidates
         for index in picks:
             self.add(index)
 
@@ -86,16 +84,11 @@ class GreedyDesign:
         return self._form.variance
 
     def exclude(self, index: int, excluded: bool = True) -> None:
-        place = self._place(index)
-        if excluded:
-            self._excluded.add(place)
-        else:
-            self._excluded.discard(place)
-        self._form.mask = self._mask()
+        self._mask[self._place(index)].fill_(excluded)
+        if isinstance(self._form, _Lazy):
+            self._form.drop_shortlist()
 
     def next(self) -> int:
-        if len(self._excluded) == len(self._candidates):
-            raise ExhaustedDesignError("Every candidate of the design is excluded.")
         return int(self._rows[self._form.next()])
 
     def add(self, index: int) -> None:
@@ -109,23 +102,23 @@ class GreedyDesign:
     ) -> Moments | None:
         """The posterior at some candidates, from the covariance that the design keeps.
 
-        Nothing is factorized: what answers of the design's noise say of candidates is changed
-        where picks have none, or answers are not of picks. With C the covariance given the answers
-        the mean is ``C D^-1 y``, and the weights of the answers are ``D^-1 C``.
+        Nothing is factorized: the covariance given the picks is changed where picks have no answer
+        or answers are not of picks. With C the covariance given the answers the mean is
+        ``C D^-1 y``, and the weights of the answers are ``D^-1 C``.
 
-        Answers are at the indices ``answered``, ``m``, the posterior is wanted ``at`` others,
-        ``n``, both LongTensors. None where no covariance is kept, or not one close enough, or
-        where answers are at points that are not candidates.
+        Answers are at the indices ``answered``, ``m``, and the posterior is wanted ``at`` others,
+        ``n``, both LongTensors. None if no covariance is kept, if it is too far from that given the
+        answers, or if answers are at points that are not candidates.
         """
         own = self._rows.to(at.device)
         if not isinstance(self._form, _Tracked) or not bool(torch.isin(answered, own).all()):
             return None
         places, rows = torch.searchsorted(own, answered), torch.searchsorted(own, at)
-        kept = self._form.covariance
+        kept = self._form
         precision = torch.zeros_like(kept.prior)
         precision[places] = 1.0 / data.noise_var
         picked = sent_rows(self._picks, at).bincount(minlength=len(precision))
-        change = precision - picked.to(precision) / self._form.noise
+        change = precision - picked.to(precision) / kept.noise
         changed = (change.abs() > SAME * precision.max()).nonzero().flatten().tolist()
         if not kept.folded or len(changed) > BLOCK:
             return None
@@ -141,10 +134,10 @@ class GreedyDesign:
             noise_norm = penalty = torch.zeros_like(variance)
             mean_rounding = (backward * (precision * y).norm()).expand_as(variance)
             if weights:
-                # Rounding counts as often as the answers are larger than what is left of them:
-                # once refined, the mean has that of a backward stable solve.
+                # One step of refinement, since rounding is relative to the answers, which may be
+                # far larger than alpha: then errors are those of a backward stable solve.
                 alpha = precision * (y - mean)
-                by_kernel = self._form.times_kernel(alpha)
+                by_kernel = kept.prior_times(alpha)
                 mean = by_kernel + kept.times(precision * (mean - by_kernel))
                 factors = torch.stack([spread * precision.square(), precision, precision.square()])
                 squares = kept.times_squares(factors.mT)[rows]
@@ -157,13 +150,9 @@ class GreedyDesign:
 
     def extend(self, n: int) -> list[int]:
         """Pick ``n`` more points by the rule and return their indices."""
-        if isinstance(self._form, _Tracked) and len(self._excluded) < len(self._candidates):
-            made = self._form.extend(n)
-            self._picks += made
-            return self._indices(made)
-        for _ in range(n):
-            self.add(self.next())
-        return self._indices(self._picks[len(self._picks) - n :])
+        made = self._form.extend(n)
+        self._picks += made
+        return self._indices(made)
 
     def _place(self, index: int) -> int:
         return int(torch.searchsorted(self._rows, index))
@@ -171,109 +160,76 @@ class GreedyDesign:
     def _indices(self, places: list[int]) -> list[int]:
         return self._rows[torch.tensor(places, dtype=torch.long)].tolist()
 
-    def _mask(self) -> Tensor | None:
-        if not self._excluded:
-            return None
-        mask = torch.zeros(len(self._candidates), dtype=torch.bool, device=self._candidates.device)
-        mask[sent_rows(sorted(self._excluded), mask)] = True
-        return mask
 
+class _Tracked(CandidateCovariance):
+    """The covariance of all candidates given the picks; ``mask`` has the excluded ones, ``N``."""
 
-class _Tracked:
-    """The covariance of all candidates, kept up to date."""
-
-    def __init__(self, kernel: Kernel, points: Tensor, noise: float) -> None:
-        self.mask: Tensor | None = None
-        self._kernel, self._points, self.noise = kernel, points, noise
-        self.covariance = CandidateCovariance(kernel, points)
-
-    @property
-    def variance(self) -> Tensor:
-        return self.covariance.variance
+    def __init__(self, kernel: Kernel, points: Tensor, noise: float, mask: Tensor) -> None:
+        super().__init__(kernel, points)
+        self.noise, self._mask = noise, mask
 
     def add(self, index: int) -> None:
         self._add(sent_rows([index], self.variance))
 
     def extend(self, n: int) -> list[int]:
-        """This many picks by the rule; the host looks at them only when all are made."""
+        """Pick ``n`` by the rule; the host looks at them only when all are made."""
         made = []
         for _ in range(n):
             made.append(lowest_tied(self._open_variance()))
             self._add(made[-1])
-        picks: list[int] = torch.cat(made).tolist() if made else []
-        _check_finite(self.variance.max())
+        _check_largest(self._open_variance().max())
+        picks: list[int] = torch.cat(made).tolist()
         return picks
-
-    def times_kernel(self, weights: Tensor) -> Tensor:
-        """``K weights``, ``N``."""
-        at = weights.nonzero().flatten()
-        parts = self._points.split(rows_per_chunk(len(at), self._points))
-        return torch.cat(
-            [covariance(self._kernel, part, self._points[at]) @ weights[at] for part in parts]
-        )
 
     def next(self) -> int:
         variance = self._open_variance()
-        _check_finite(variance.max())
+        _check_largest(variance.max())
         return lowest_of_largest(variance)
+
+    def _open_variance(self) -> Tensor:
+        return self.variance.masked_fill(self._mask, -torch.inf)
 
     @torch.no_grad()
     def _add(self, index: Tensor) -> None:
         """Count a pick, a LongTensor of shape 1."""
-        column = self.covariance.column(index)
-        self.covariance.take_off(
-            column.div_((self.variance.index_select(0, index) + self.noise).sqrt())
-        )
-
-    def _open_variance(self) -> Tensor:
-        if self.mask is None:
-            return self.variance
-        return self.variance.masked_fill(self.mask, -torch.inf)
+        column = self.column(index)
+        self.take_off(column.div_((self.variance.index_select(0, index) + self.noise).sqrt()))
 
 
 class _Lazy:
-    """Upper bounds on the variance of every candidate, and exact ones on a shortlist."""
+    """Upper bounds on the variance of every candidate, and exact variances on a shortlist.
 
-    def __init__(self, kernel: Kernel, points: Tensor, noise: float) -> None:
-        self._kernel, self._points, self._noise = kernel, points, noise
+    ``mask`` has the excluded candidates, ``N``; the shortlist must be dropped when it changes.
+    """
+
+    def __init__(self, kernel: Kernel, points: Tensor, noise: float, mask: Tensor) -> None:
+        self._kernel, self._points, self._noise, self._mask = kernel, points, noise, mask
         with torch.no_grad():
             self._upper = prior_variance(kernel, points).clone()
-        self._mask: Tensor | None = None
         self._adds = 0
         self._fresh = torch.zeros(len(points), dtype=torch.int32)  # picks that a bound counts
         self._counts: dict[int, int] = {}  # how often each candidate was picked
         self._shortlist: _Shortlist | None = None
-        self._given_picks: Posterior | None = None
-        self._given = 0  # how many picks that posterior counts
-
-    @property
-    def mask(self) -> Tensor | None:
-        """The excluded candidates, ``N``; None if there are none."""
-        return self._mask
-
-    @mask.setter
-    def mask(self, mask: Tensor | None) -> None:
-        self._drop_shortlist()
-        self._mask = mask
+        self._posterior: Posterior | None = None  # given the picks when it was last needed
 
     @property
     def variance(self) -> Tensor:
-        """Every candidate's, computed anew where it is out of date."""
-        self._drop_shortlist()
+        """Of every candidate; what is out of date is computed."""
+        self.drop_shortlist()
         self._refresh((self._fresh < self._adds).nonzero().flatten())
         return self._upper
 
     def next(self) -> int:
         if not self._adds:
             bounds = self._open_bounds()
-            _check_finite(bounds.max())
+            _check_largest(bounds.max())
             return lowest_of_largest(bounds)
         index = None if self._shortlist is None else self._shortlist.next()
         if index is None:
-            self._drop_shortlist()
+            self.drop_shortlist()
             self._shortlist = self._screen()
             index = self._shortlist.next()
-        if index is None:  # nothing stands out: every variance is 0, or tied
+        if index is None:  # all variances are 0, or tied
             _ = self.variance
             return lowest_of_largest(self._open_bounds())
         return index
@@ -282,34 +238,29 @@ class _Lazy:
         self._counts[index] = self._counts.get(index, 0) + 1
         self._adds += 1
         if self._shortlist is not None:
-            self._shortlist.add(index, self._pick(index))
+            self._shortlist.posterior.update({index: self._pick(index)})
+
+    def extend(self, n: int) -> list[int]:
+        made = []
+        for _ in range(n):
+            made.append(self.next())
+            self.add(made[-1])
+        return made
 
     def _pick(self, index: int) -> Answer:
-        """A pick as an answer: n of them are one of noise lambda^2 / n."""
+        """All picks of a candidate as one answer: n of them have noise lambda^2 / n."""
         return self._points[index], 0.0, self._noise / self._counts[index]
 
-    @property
-    def _posterior(self) -> Posterior:
-        """Given the picks, whose values do not matter."""
-        if self._given_picks is None or self._given < self._adds:
-            indices = sent_rows(list(self._counts), self._points)
-            noise = self._noise / sent(list(self._counts.values()), self._upper)
-            data = Data.single(self._points[indices], torch.zeros_like(noise), noise)
-            labels, before = list(self._counts.items()), self._given_picks
-            self._given_picks = Posterior(self._kernel, data, labels=labels, before=before)
-            self._given = self._adds
-        return self._given_picks
-
     def _screen(self) -> _Shortlist:
-        """A shortlist of everything whose variance is within a share of the largest."""
+        """A shortlist of the candidates whose variance is within a share of the largest."""
         bounds = self._open_bounds()
         top = threshold = bounds.max()
-        _check_finite(top)
+        _check_largest(top)
         least, share = min(SHORTLIST_MIN, int((bounds > 0.0).sum())), SHORTLIST_SHARE
         while True:
-            # Where bounds fell by more than the share, the largest is further down.
+            # If bounds fell by more than the share, the largest variance is further down.
             threshold = torch.minimum(threshold, top) * (1.0 - share)
-            share = min(1.25 * share, 0.5)  # every step computes some variances anew
+            share = min(1.25 * share, 0.5)  # each step costs a computation of some variances
             reach = (bounds >= threshold).nonzero().flatten()
             stale = reach[self._fresh[reach] < self._adds]
             self._refresh(stale)
@@ -320,7 +271,7 @@ class _Lazy:
             top = bounds.max()
         ceiling, beyond = threshold, 0
         if len(kept) > SHORTLIST_MAX:
-            # Of many that share the least variance, those of the lowest index come first.
+            # Of those tied at the smallest variance that fits, the lowest indices are kept.
             values, tolerance = bounds[kept], tie_tolerance(bounds.dtype)
             lowest = values.topk(SHORTLIST_MAX).values[-1]
             above = (values > lowest * (1.0 + tolerance)).nonzero().flatten()
@@ -331,59 +282,52 @@ class _Lazy:
             if len(left):
                 ceiling, beyond = values[left].max(), int(kept[left[0]])
             kept = kept[torch.cat([above, tied]).sort().values]
-        posterior = CandidatePosterior(self._kernel, self._points[kept], as_rows=True)
-        shortlist = _Shortlist(kept, posterior, float(ceiling), beyond)
-        keys = shortlist.keys(list(self._counts))
-        posterior.update(dict(zip(keys, map(self._pick, self._counts), strict=True)))
-        return shortlist
+        posterior = CandidatePosterior(self._kernel, self._points, pool=kept)
+        posterior.update({index: self._pick(index) for index in self._counts})
+        return _Shortlist(kept, posterior, float(ceiling), beyond)
 
     def _refresh(self, indices: Tensor) -> None:
-        """Present variances of some candidates."""
-        if len(indices):
-            self._upper[indices] = self._posterior.variance(self._points[indices])
-            self._fresh[indices] = self._adds
+        """Compute the variances of some candidates, given all picks."""
+        if not len(indices):
+            return
+        labels = [*self._counts.items()]
+        if self._posterior is None or self._posterior.labels != labels:
+            picks = sent_rows([*self._counts], self._points)
+            noise = self._noise / sent([*self._counts.values()], self._upper)
+            data = Data.single(self._points[picks], torch.zeros_like(noise), noise)
+            self._posterior = Posterior(self._kernel, data, labels=labels, before=self._posterior)
+        self._upper[indices] = self._posterior.variance(self._points[indices])
+        self._fresh[indices] = self._adds
 
-    def _drop_shortlist(self) -> None:
+    def drop_shortlist(self) -> None:
         if self._shortlist is not None:
             members = self._shortlist.members
-            self._upper[members] = self._shortlist.posterior.variance
+            self._upper[members] = self._shortlist.posterior.variance_in_pool
             self._fresh[members] = self._adds
             self._shortlist = None
 
     def _open_bounds(self) -> Tensor:
-        if self._mask is None:
-            return self._upper.clone()
         return self._upper.masked_fill(self._mask, -torch.inf)
 
 
 @dataclass(frozen=True)
 class _Shortlist:
-    """Candidates with exact variances, and what is known of the rest."""
+    """Candidates whose variances are exact, and a bound on those of all others."""
 
     members: Tensor  # indices, ``n``, increasing
-    posterior: CandidatePosterior  # at the members, given the picks
-    ceiling: float  # no other candidate has more, but those counted on by ``beyond``
-    beyond: int  # others from this index on may have as much as the ceiling; 0 for all
+    posterior: CandidatePosterior  # given the picks; the members are its pool
+    ceiling: float  # bounds the variance of every other candidate
+    beyond: int  # only candidates from this index on may reach the ceiling; 0 if any may
 
     def next(self) -> int | None:
-        """The index that the rule picks; None where it may be elsewhere."""
-        variance = self.posterior.variance
+        """The index that the rule picks; None if it may not be a member."""
+        variance = self.posterior.variance_in_pool
         top = float(variance.max())
         floor = (1.0 - tie_tolerance(variance.dtype)) * max(top, self.ceiling)
         if top < floor or (self.ceiling >= floor and not self.beyond):
             return None
         index = int(self.members[(variance >= floor).byte().argmax()])
         return index if self.ceiling < floor or index < self.beyond else None
-
-    def keys(self, indices: list[int]) -> list[int]:
-        """Of candidates in the posterior: the places of members, numbers below 0 for others."""
-        at = torch.tensor(indices)
-        places = torch.searchsorted(self.members, at).clamp_max_(len(self.members) - 1)
-        found: list[int] = torch.where(self.members[places] == at, places, -1 - at).tolist()
-        return found
-
-    def add(self, index: int, pick: Answer) -> None:
-        self.posterior.update({self.keys([index])[0]: pick})
 
 
 def greedy_max_variance(
@@ -415,6 +359,9 @@ def greedy_max_variance(
     return torch.tensor(picks, dtype=torch.long, device=candidates.device)
 
 
-def _check_finite(largest: Tensor) -> None:
-    if not torch.isfinite(largest):
+def _check_largest(variance: Tensor) -> None:
+    """Raise an error if the largest open variance is not a number: -inf if none is open."""
+    if torch.isneginf(variance):
+        raise ExhaustedDesignError("Every candidate of the design is excluded.")
+    if not torch.isfinite(variance):
         raise NumericsError("The variance of some candidate is not finite.")

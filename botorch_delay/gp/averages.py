@@ -1,80 +1,75 @@
-"""Answers that come and go, averaged per point, and the posteriors that they give."""
+"""Answers that come and go, averaged per point, and the posteriors given them."""
 
 from __future__ import annotations
 
 import copy
-from bisect import bisect_left
 from fractions import Fraction
+from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from botorch_delay.domains.devices import sent, sent_rows
 from botorch_delay.gp.candidates import CandidatePosterior
-from botorch_delay.gp.posterior import Data, Posterior
+from botorch_delay.gp.posterior import Data, Posterior, shared_prefix
 from botorch_delay.gp.surrogate import Surrogate
+
+# A value, its noise variance, and its place in the order of answers.
+_Answer = tuple[float, float, int]
 
 
 class _Point:
-    """One point, its answers (value and noise variance) by source, and their average.
+    """One point, its answers by source, and their average.
 
-    Sums are exact, so that the average depends neither on the order of the answers nor on those
-    that were taken out again. They take time, and most points have one answer, which needs none.
+    Sums are exact, so that the average depends neither on the order in which answers came nor on
+    any that were taken out again. They are slow and most points have one answer, so changes wait
+    until there are two.
     """
 
     def __init__(self, x: Tensor) -> None:
         self.x = x
-        self.answers: dict[int, tuple[float, float]] = {}
-        # Of precisions, their products with values, and their squares; empty with fewer than two
-        # answers.
-        self._sums: list[Fraction] = []
-        self._row: tuple[float, float, float] | None = None
-        self._order: dict[int, int] = {}  # of the answers, by source
-        # The order and the source of the first one, by which points are put in order.
-        self.first: tuple[int, int] | None = None
+        self.answers: dict[int, _Answer] = {}
+        # Precisions, their products with values, and their squares, summed over the answers except
+        # for the changes, each with its sign.
+        self._sums = [Fraction(0)] * 3
+        self._changes: list[tuple[int, _Answer]] = []
 
-    def place(self, source: int, answer: tuple[float, float] | None, order: int = 0) -> None:
-        """Set the answer of a source; None to take it out."""
+    def place(self, source: int, answer: _Answer | None) -> None:
+        """Set the answer of a source, or remove it (None)."""
         before = self.answers.pop(source, None)
-        changes = [(answer, 1), (before, -1)]
-        if not self._sums:
-            changes = [(answer, 1), *((other, 1) for other in self.answers.values())]
-        if len(self.answers) + (answer is not None) < 2:
-            self._sums = []
-        else:
-            for entry, sign in changes:
-                if entry is not None:
-                    value, precision = Fraction(entry[0]), Fraction(1.0 / entry[1])
-                    terms = precision, precision * value, precision**2
-                    pairs = zip(self._sums or [Fraction(0)] * 3, terms, strict=True)
-                    self._sums = [total + sign * term for total, term in pairs]
-        self._row = None
-        place, gone = (order, source), (self._order.pop(source, None), source)
         if answer is not None:
-            self.answers[source], self._order[source] = answer, order
-        if gone == self.first:
-            every = ((order, source) for source, order in self._order.items())
-            self.first = min(every, default=None)
-        elif answer is not None:  # not looked for again among very many
-            self.first = min(self.first or place, place)
+            self.answers[source] = answer
+        self._changes += [(sign, a) for sign, a in ((1, answer), (-1, before)) if a is not None]
+        for name in ("first", "row"):
+            vars(self).pop(name, None)
 
-    @property
+    @cached_property
+    def first(self) -> tuple[int, int]:
+        """Order and source of the first answer, by which points are sorted."""
+        return min((order, source) for source, (_, _, order) in self.answers.items())
+
+    @cached_property
     def row(self) -> tuple[float, float, float]:
         """As in :class:`Data`: mean answer, its noise variance, and its spread."""
-        if self._row is None and not self._sums:
-            self._row = *next(iter(self.answers.values())), 1.0
-        elif self._row is None:
-            precision, weighted, squares = map(float, self._sums)
-            self._row = weighted / precision, 1.0 / precision, squares / precision / precision
-        return self._row
+        if len(self.answers) == 1:
+            ((value, noise_var, _),) = self.answers.values()
+            return value, noise_var, 1.0
+        for sign, (value, noise_var, _) in self._changes:
+            precision = Fraction(1.0 / noise_var)
+            terms = precision, precision * Fraction(value), precision**2
+            self._sums = [total + sign * x for total, x in zip(self._sums, terms, strict=True)]
+        self._changes.clear()
+        total, weighted, squares = map(float, self._sums)
+        return weighted / total, 1.0 / total, squares / total / total
 
 
 class Averages:
     """Answers averaged per point, in units of a surrogate, and their posteriors.
 
-    Posteriors, also those at the candidates (``N x d``), are brought up to date when they are
-    asked for, in the order of the points' keys: results do not depend on the order of answers
-    between two asks. Where there is a ``pool`` (a LongTensor), it alone counts of the candidates.
+    Posteriors are updated when they are asked for, those at the candidates (``N x d``) in the order
+    of the points' keys: results do not depend on the order of answers between two asks. With a
+    ``pool`` (a LongTensor) only those candidates are kept up to date.
     """
 
     def __init__(
@@ -85,19 +80,14 @@ class Averages:
             surrogate.covar_module, surrogate.inputs(candidates), pool=pool
         )
         self._anywhere: Posterior | None = None
-        # Of its rows, in order: the points' first answers and keys, their labels and averages.
-        self._order: list[tuple[tuple[int, int], int]] = []
-        self._labels: list[tuple[int, float]] = []
-        self._rows: list[tuple[float, float, float]] = []
-        self._first: dict[int, tuple[int, int]] = {}  # the points' first answers there, by key
-        self._moved: set[int] = set()  # keys whose answers it lacks
         self._points: dict[int, _Point] = {}
         self._changed: set[int] = set()  # keys whose answers the candidates' posterior lacks
+        self._is_current = False  # whether the posterior anywhere has all answers
         self.size = 0
 
     @property
     def keys(self) -> list[int]:
-        """The points that have answers."""
+        """Keys of the points that have answers."""
         return [key for key, point in self._points.items() if point.answers]
 
     def put(
@@ -109,34 +99,32 @@ class Averages:
         noise_var: float | None,
         order: int | None = None,
     ) -> None:
-        """Enter one answer at ``x``, ``d``, or put it in place of an earlier one of its source.
+        """Enter an answer at ``x``, ``d``, or replace an earlier one from the same source.
 
-        A source is a trial's id, or a number below 0 for results from elsewhere. Points are in the
-        order of their first answers, which is the source where none is told: a point that comes
-        last is what costs least. Values are the user's, to be maximised; None stands for the
-        posterior mean's own, whose variance alone counts. Noise that is None is the surrogate's.
+        A source is a trial's id, or a number below 0 for attached results. Points are sorted by the
+        ``order`` of their first answers, which is the source if None: adding a point at the end is
+        cheapest. Values are the user's, to be maximised; None stands for the posterior mean, so
+        that only the variance changes. Noise that is None is the surrogate's.
         """
         if key not in self._points:
             self._points[key] = _Point(x)
         answer = self.surrogate.standard(value, noise_var)
-        self._set(key, source, answer, source if order is None else order)
+        self._set(key, source, (*answer, source if order is None else order))
 
     def drop(self, key: int, source: int) -> None:
         """Take an answer out, if it is there."""
         if key in self._points:
             self._set(key, source, None)
 
-    def _set(
-        self, key: int, source: int, answer: tuple[float, float] | None, order: int = 0
-    ) -> None:
+    def _set(self, key: int, source: int, answer: _Answer | None) -> None:
         point = self._points[key]
         before = point.answers.get(source)
         if answer == before:
             return
-        point.place(source, answer, order)
+        point.place(source, answer)
         self.size += (answer is not None) - (before is not None)
         self._changed.add(key)
-        self._moved.add(key)
+        self._is_current = False
 
     def best(self, n: int) -> list[Tensor]:
         """The points with the largest averages, ``d`` each, the best first; ``n`` at most."""
@@ -165,9 +153,10 @@ class Averages:
         return self._at_candidates
 
     def with_drawn_answers(self, answers: Averages, generator: torch.Generator) -> Averages:
-        """The same points with values drawn where ``answers`` lack some, until this changes.
+        """The same points, with values drawn for those that have none in ``answers``.
 
-        It is not to be changed itself, and all points of ``answers`` are here.
+        All points of ``answers`` must be here. The copy must not be changed, and is valid until
+        this changes.
         """
         posterior = self.anywhere
         y = posterior.drawn_answers(answers.anywhere, generator)
@@ -180,46 +169,26 @@ class Averages:
 
     @property
     def anywhere(self) -> Posterior:
-        """The posterior at any points, of the surrogate's inputs, in its units.
+        """The posterior at any points, in the surrogate's inputs and units.
 
-        Its data are in the order of the answers, not in that of the calls: after a run was resumed
-        the numbers are the same to the last bit, which a search that climbs would otherwise
-        magnify, and what is new comes last.
+        Its data are in the order of the answers, not of the calls: a resumed run has the same
+        numbers to the last bit, which matters for climbs, and what is new comes last.
         """
-        if self._anywhere is None or self._moved:
-            same = self._put_in_order()  # with hundreds in flight most of the rows
-            points = (self._points[key].x.unsqueeze(0) for _, key in self._order[same:])
-            X = torch.cat([self._nothing, *points])
-            rows = X.new_tensor(self._rows).reshape(-1, 3)
-            first = None if self._anywhere is None else self._anywhere.data.X[:same]
-            data = Data(X, *rows.T.contiguous())
-            data = data.to(self.surrogate.origin, self.surrogate.inputs, first)
-            kernel, labels = self.surrogate.covar_module, [*self._labels]
-            self._anywhere = Posterior(kernel, data, labels=labels, before=self._anywhere)
-        return self._anywhere
-
-    def _put_in_order(self) -> int:
-        """Bring the rows of :attr:`anywhere` up to date; how many points are where they were."""
-        same = len(self._order)
-        for key in self._moved:
-            point, before = self._points[key], self._first.pop(key, None)
-            first = point.first
+        if self._anywhere is None or not self._is_current:
+            order = sorted((p.first, key) for key, p in self._points.items() if p.answers)
+            points = [self._points[key] for _, key in order]
+            labels = [(key, p.row[1]) for (_, key), p in zip(order, points, strict=True)]
+            before, same = self._anywhere, 0
+            if before is not None:  # with hundreds in flight most points are the same
+                same = shared_prefix(labels, before.labels)
+            X = torch.cat([self._nothing, *(p.x.unsqueeze(0) for p in points[same:])])
+            X = self.surrogate.inputs(sent(X, self.surrogate.origin))
             if before is not None:
-                row = bisect_left(self._order, (before, key))
-                if first != before:
-                    same = min(same, row)
-                    for rows in (self._order, self._labels, self._rows):
-                        del rows[row]
-            if first is None:
-                continue
-            self._first[key] = first
-            row = bisect_left(self._order, (first, key))
-            if first != before:
-                same = min(same, row)
-                self._order.insert(row, (first, key))
-                self._labels.insert(row, (key, 0.0))
-                self._rows.insert(row, (0.0, 0.0, 0.0))
-            self._rows[row] = point.row
-            self._labels[row] = key, point.row[1]
-        self._moved.clear()
-        return same
+                X = torch.cat([before.data.X[:same], X])
+            # By NumPy and in columns, which is ten times faster for hundreds of points.
+            columns = np.array([*zip(*(p.row for p in points), strict=True)]).reshape(3, -1)
+            data = Data(X, *sent(torch.from_numpy(columns), X))
+            kernel = self.surrogate.covar_module
+            self._anywhere = Posterior(kernel, data, labels=labels, before=before)
+            self._is_current = True
+        return self._anywhere

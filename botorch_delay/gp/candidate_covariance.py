@@ -1,16 +1,18 @@
-"""The covariance of fixed candidates, as answers at candidates come in and are taken out.
+"""Posterior covariance of fixed candidates, updated as answers at candidates come and go.
 
-An answer of noise d at candidate i changes the covariance C of all N candidates by one row,
+An answer with noise variance d at candidate i changes the covariance C of the N candidates by a
+rank-one term,
 
-    C <- C - w w',      w = C e_i / sqrt(C_ii + d),
+    C <- C - w w',      w = C e_i / sqrt(C_ii + d);
 
-and an answer that is taken out has d below 0 and turns the signs around. Rows are kept as a block
-W, so that the column of a candidate is one of C less the block's share. Of few candidates C itself
-is kept, and a full block is folded into it: a change then costs O(N) times the rows of one block,
-however many went before. Folding costs m N^2 multiplications for m rows, too many for a single
-change. So it is spread: each change folds the block into a stripe of C's rows, the one that it asks
-for if that lacks the block, so that numbers do not depend on how far folding has come. C comes from
-the kernel in the same way, with the first block.
+taking an answer out is the same update with d below 0 and the signs reversed. The rows w are
+collected in blocks, and a column of C is a column of the kernel matrix minus the share of the
+blocks. For few candidates C itself is stored, and full blocks are folded into it, so a change
+costs O(N) times the rows of one block however many changes went before. Folding m rows takes
+m N^2 multiplications, too many for one change, so it is spread out: each request for a column
+folds one stripe of C's rows. The stripe of the requested column goes first, so that results do not
+depend on how far folding has come. C is computed from the kernel the same way, stripe by stripe,
+when the first block is folded.
 """
 
 from __future__ import annotations
@@ -24,22 +26,23 @@ from torch import Tensor
 
 from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
 
-# Up to this many candidates their covariance is kept: N^2 numbers, 128 MiB in double.
+# C is stored for at most this many candidates: N^2 numbers, 128 MiB in double.
 MAX_FOLDED = 4096
-# Rows of a block; in how many stripes it is folded at most, before the next one is full; and the
-# fewest rows of a stripe.
+# Rows per block, and rows of C per stripe. MAX_FOLDED / HEIGHT is below BLOCK: one stripe per
+# change folds a block before the next one is full.
 BLOCK = 192
-STRIPES = 128
-LEAST_HEIGHT = 16
+HEIGHT = 22
 
 
 class CandidateCovariance:
-    """Posterior covariance of ``N`` candidates, of which any column can be had.
+    """Posterior covariance of ``N`` candidates, read by columns.
 
-    On CUDA, where folding takes a moment and a look at its progress would wait for the device,
-    blocks are folded at once, and nothing here waits. ``prior`` and ``variance`` are ``N``, the
-    second never negative, and not to be written to; ``folded`` counts the blocks that are folded
-    in full.
+    On CUDA blocks are folded at once, which is fast there, and nothing waits for the device.
+
+    Attributes:
+        prior: k(x, x), ``N``; not to be written to.
+        variance: the diagonal of C, ``N``, never negative; not to be written to.
+        folded: how many blocks have been folded completely.
     """
 
     def __init__(self, covar_module: Kernel, points: Tensor) -> None:
@@ -49,30 +52,23 @@ class CandidateCovariance:
             self.variance = prior_variance(covar_module, points).clone()
         self.prior = self.variance
         self._blocks: list[tuple[Tensor, Tensor]] = []  # rows and their signs; the last is open
-        self._used = BLOCK  # rows of the last block
+        self._used = BLOCK  # rows used of the last block
         self._matrix: Tensor | None = None
-        self._is_new = True  # whether the matrix still has to come from the kernel
-        self._height = max(-(-len(points) // STRIPES), LEAST_HEIGHT)
-        self._unfolded: dict[int, None] = {}  # stripes that lack the block being folded, in order
         self._folding = points.new_empty(0, len(points)), points.new_empty(0)
-        self._is_scratch = False
+        self._unfolded: dict[int, None] = {}  # stripes that lack the block being folded, in order
 
     @torch.no_grad()
     def column(self, index: Tensor) -> Tensor:
-        """Covariances of a candidate (LongTensor of shape 1) with all of them, ``N``."""
-        blocks = self._rows()
+        """Covariances of one candidate (LongTensor of shape 1) with all of them, ``N``."""
         if self._unfolded:
-            stripe = int(index) // self._height
-            if self._is_scratch and not self._is_new:
-                blocks += [self._folding] if stripe in self._unfolded else []
-            else:
-                self._fold(stripe if stripe in self._unfolded else next(iter(self._unfolded)))
+            stripe = int(index) // HEIGHT
+            self._fold(stripe if stripe in self._unfolded else next(iter(self._unfolded)))
         if self._matrix is None:
             point = self._points.index_select(0, index)
             column = covariance(self._kernel, point, self._points).squeeze(0)
         else:
             column = self._matrix.index_select(0, index).squeeze(0)
-        for rows, signs in blocks:
+        for rows, signs in self._filled():
             at = rows.index_select(1, index).squeeze(1)
             column.addmv_(rows.mT, signs * at, alpha=-1.0)
         return column
@@ -80,15 +76,16 @@ class CandidateCovariance:
     def add_precision(
         self, row: int, precision: float, largest_error: float
     ) -> tuple[Tensor, Tensor] | None:
-        """Change the precision of a candidate's answers: below 0 where some are taken out.
+        """Add to the precision of a candidate's answers; below 0 to take answers out.
 
-        Its column before, ``N``, and by what factor the inverse of its variance grows; None, and
-        nothing is changed, where rounding may be a larger share of that than ``largest_error``.
+        Returns the candidate's column before the change, ``N``, and the factor by which the
+        inverse of its variance grows; None, with nothing changed, if the relative rounding error of
+        that factor may exceed ``largest_error``.
         """
         device = self.variance.device
         column = self.column(torch.full((1,), row, dtype=torch.long, device=device))
         growth = 1.0 + precision * column[row].clamp_min(0.0)
-        if precision < 0.0:  # only then can it be: nothing else waits for a device
+        if precision < 0.0:  # only then can it cancel; this waits for the device
             rounding = torch.finfo(column.dtype).eps * self.prior[row]
             if bool(-precision * rounding > largest_error * growth):
                 return None
@@ -109,62 +106,63 @@ class CandidateCovariance:
         self.variance = self.variance.addcmul(row, row, value=-sign).clamp_min_(0.0)
 
     @torch.no_grad()
+    def prior_times(self, weights: Tensor) -> Tensor:
+        """``K weights`` for the prior covariance K, ``N``; most weights may be 0."""
+        at = weights.nonzero().flatten()
+        parts = self._points.split(rows_per_chunk(len(at), self._points))
+        return torch.cat(
+            [covariance(self._kernel, part, self._points[at]) @ weights[at] for part in parts]
+        )
+
+    @torch.no_grad()
     def times(self, weights: Tensor) -> Tensor:
         """``C weights``, ``N``."""
-        while self._unfolded and self._is_new:
+        while self._unfolded and not self.folded:  # C has still to be computed from the kernel
             self._fold(next(iter(self._unfolded)))
         if self._matrix is None:
-            at = weights.nonzero().flatten()
-            product = covariance(self._kernel, self._points, self._points[at]) @ weights[at]
+            product = self.prior_times(weights)
         else:
             product = self._matrix @ weights
             rows, signs = self._folding
             moments = signs * (rows @ weights)
             for stripe in self._unfolded:
-                part = slice(stripe * self._height, (stripe + 1) * self._height)
+                part = slice(stripe * HEIGHT, (stripe + 1) * HEIGHT)
                 product[part] -= moments @ rows[:, part]
-        for rows, signs in self._rows():
+        for rows, signs in self._filled():
             product = product - (signs * (rows @ weights)) @ rows
         return product
 
     @torch.no_grad()
     def times_squares(self, weights: Tensor) -> Tensor:
-        """Squares of the entries of C, times ``N x k``; once a block has been folded."""
+        """The matrix of squared entries of C, times ``N x k``; needs ``folded`` above 0."""
         assert self._matrix is not None
-        assert not self._is_new
-        product, height = torch.zeros_like(weights), self._height
-        # Of several stripes at a time, as many as stay in the cache.
-        size = max(rows_per_chunk(len(weights), weights) // height, 1) * height
-        for start in range(0, len(weights), size):
-            end = start + size
+        assert self.folded
+        product = torch.zeros_like(weights)
+        for stripe, start in enumerate(range(0, len(weights), HEIGHT)):
+            end = start + HEIGHT
             part, rest = slice(start, end), slice(start, None)  # C is symmetric
             C = self._matrix[part, rest].clone()
-            for rows, signs in self._rows():
+            missing = [self._folding] if stripe in self._unfolded else []
+            for rows, signs in [*self._filled(), *missing]:
                 C.addmm_((signs.unsqueeze(1) * rows[:, part]).mT, rows[:, rest], alpha=-1.0)
-            rows, signs = self._folding
-            for first in range(start, min(end, len(weights)), height):
-                if first // height in self._unfolded:
-                    left = signs.unsqueeze(1) * rows[:, first : first + height]
-                    lines = C[first - start : first - start + height]
-                    lines.addmm_(left.mT, rows[:, rest], alpha=-1.0)
             C.square_()
             product[part] += C @ weights[rest]
-            product[end:] += C[:, size:].mT @ weights[part]
+            product[end:] += C[:, HEIGHT:].mT @ weights[part]
         return product
 
     @contextmanager
     def scratch(self) -> Iterator[None]:
-        """Up to ``BLOCK`` rows that are taken off inside are taken back at the end."""
+        """Undo at the end what is taken off inside, up to ``BLOCK`` rows."""
         before = self._blocks, self._used, self.variance
-        self._blocks, self._used, self._is_scratch = self._rows(), BLOCK, True
+        self._blocks = self._filled()
         self._add_block()
         try:
             yield
         finally:
-            (self._blocks, self._used, self.variance), self._is_scratch = before, False
+            self._blocks, self._used, self.variance = before
 
-    def _rows(self) -> list[tuple[Tensor, Tensor]]:
-        """The blocks that are not being folded, as far as they are filled."""
+    def _filled(self) -> list[tuple[Tensor, Tensor]]:
+        """The used rows of the blocks that are not being folded."""
         if not self._blocks:
             return []
         rows, signs = self._blocks[-1]
@@ -178,7 +176,7 @@ class CandidateCovariance:
             if self._matrix is None:
                 self._matrix = self._points.new_empty(n, n)
             self._folding = self._blocks.pop()
-            self._unfolded = dict.fromkeys(range(-(-n // self._height)))
+            self._unfolded = dict.fromkeys(range(-(-n // HEIGHT)))
             while self._unfolded and self._points.is_cuda:
                 self._fold(next(iter(self._unfolded)))
         self._add_block()
@@ -192,12 +190,11 @@ class CandidateCovariance:
     def _fold(self, stripe: int) -> None:
         assert self._matrix is not None
         rows, signs = self._folding
-        part = slice(stripe * self._height, (stripe + 1) * self._height)
+        part = slice(stripe * HEIGHT, (stripe + 1) * HEIGHT)
         target = self._matrix[part]
-        if self._is_new:
+        if not self.folded:
             target.copy_(covariance(self._kernel, self._points[part], self._points))
         target.addmm_((signs.unsqueeze(1) * rows[:, part]).mT, rows, alpha=-1.0)
         del self._unfolded[stripe]
         if not self._unfolded:
-            self._is_new = False
             self.folded += 1

@@ -1,28 +1,28 @@
-"""The posterior on fixed candidates, kept up to date answer by answer.
+"""The posterior at fixed candidates, updated answer by answer.
 
-It is kept in one of two ways. Where there are few candidates, only they have answers and many of
-them have, their covariance C is: with p the precisions of the candidates (the inverse of the noise
-variances of their mean answers) and w = p times the mean answers, the mean is C w. An answer at
+It is stored in one of two forms. If candidates are few, many of them have answers and no other
+points have, the covariance C of the candidates is stored: with p their precisions (inverse noise
+variances of the mean answers) and w = p times the mean answers, the mean is C w. An answer at
 candidate i changes p_i by dp and w_i by dw; with c = C e_i and g = 1 + dp c_i,
 
     mean <- mean + c (dw - dp mean_i) / g,      C <- C - (dp / g) c c'.
 
-Nothing grows with the number of answers, or of distinct points; see
+The cost does not grow with the number of answers or of distinct points; see
 :mod:`botorch_delay.gp.candidate_covariance`.
 
-Else rows are kept, which is the more accurate. For m distinct points X with answers of noise D, any
-square root L of K(X, X) + D (L L' = K + D) gives, with R = L^-1 and W = R K(X, candidates),
+Otherwise rows are stored, which is more accurate. For m distinct points X with answers of noise D,
+any square root L of K(X, X) + D (L L' = K + D) gives, with R = L^-1 and W = R K(X, candidates),
 
-    variance = k(x, x) - sum of squares of W's columns,      mean = W' R y.
+    variance = k(x, x) - column sums of W squared,      mean = W' R y.
 
-Every change acts on the common rows of R and W, O((N + m) m) at most:
+Every change acts on the common rows of R and W, in O((N + m) m) at most:
 
 * A new point appends a row, as in a Cholesky factorization.
 * A changed noise d_i is a rank-one change: with r = R e_i and e = 1 / (1 + (d_i' - d_i) |r|^2),
   every row moves along r by a multiple of q = r' W, and variance += (d_i' - d_i) e q^2.
-* A changed value moves the mean, which is then computed anew from W.
+* After a changed value the mean is computed anew from W.
 
-Where a point is taken out, or many change at once, all is made anew by one factorization.
+If a point is removed, or many change at once, everything is computed by one factorization.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from botorch_delay.gp.candidate_covariance import MAX_FOLDED, CandidateCovarianc
 from botorch_delay.gp.factor import factorize
 from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
 
-# From this many changes at once, as a share of the points, one factorization is cheaper.
+# Above this many changes at once, as a share of the points, one factorization is cheaper.
 REBUILD_SHARE = 0.25
-# From this many distinct points, as a share of the candidates, a covariance is cheaper.
+# Above this many distinct points, as a share of the candidates, a covariance is cheaper.
 SHARE_TO_FOLD = 1.0 / 16.0
-# A covariance is kept for noise variances above this share of the prior variance: their inverses
-# magnify its rounding.
+# A covariance is stored if noise variances are above this share of the prior variance: their
+# inverses magnify its rounding.
 SMALLEST_NOISE = 1e-9
-# Where an answer is taken out g cancels. Rounding may be such a share of it, which in double it is
-# not while noise variances are above 5e-7 of the prior variance.
+# The largest relative rounding error of g, which cancels when an answer is taken out. In double it
+# stays below this while noise variances are above 5e-7 of the prior variance.
 LARGEST_ERROR = 1e-3
 
 # A point (``d``), its mean answer and the noise variance of that mean.
@@ -57,17 +57,16 @@ Answer = tuple[Tensor, float, float]
 class CandidatePosterior:
     """Zero-mean posterior of a Gaussian process at fixed candidates, ``N x d``.
 
-    With m distinct points rows are one tensor of m N to 2 m N numbers, and while it grows there is
-    one of half its size beside it: 8 to 16 GB for 1,000 points and 1,000,000 candidates in double,
-    24 GB while it grows. All else is vectors of N numbers, and pieces of ``rows_per_chunk``. A
-    covariance is at most ``MAX_FOLDED`` squared, and never kept with ``as_rows``.
+    With m distinct points rows take m N to 2 m N numbers, and half as many more while they grow:
+    8 to 16 GB for 1,000 points and 1,000,000 candidates in double, 24 GB while they grow. The rest
+    is vectors of N numbers and pieces of ``rows_per_chunk``.
 
     Args:
         covar_module: the kernel.
         candidates: ``N x d``.
-        as_rows: whether rows are kept whatever is cheaper.
-        pool: the candidates that count, a LongTensor; at the others it stays the prior. All count
-            where it is None.
+        as_rows: never store a covariance.
+        pool: the candidates to keep up to date, a LongTensor; at all others it stays the prior.
+            All candidates if None.
     """
 
     def __init__(
@@ -100,15 +99,20 @@ class CandidatePosterior:
         prior = prior_variance(self._kernel, self._candidates)
         return prior.index_copy(0, self._pool, self._kept.variance)
 
+    @property
+    def variance_in_pool(self) -> Tensor:
+        """Sigma^2 at the candidates of the pool; not to be written to."""
+        return self._kept.variance
+
     def _at_all(self, values: Tensor) -> Tensor:
-        """Values at the pool (all candidates if there is none) at all candidates, ``N``."""
+        """Values at the pool, extended by 0 to all candidates: ``N``."""
         if self._pool is None:
             return values
         return values.new_zeros(len(self._candidates)).index_copy(0, self._pool, values)
 
     @property
     def keys(self) -> list[int]:
-        """Of the points that have answers, ``m``."""
+        """Keys of the points that have answers, ``m``."""
         return list(self._answers)
 
     @property
@@ -118,7 +122,7 @@ class CandidatePosterior:
 
     @property
     def least_noise(self) -> float:
-        """The least of them."""
+        """The smallest of them."""
         return min(noise for _, _, noise in self._answers.values())
 
     @property
@@ -131,7 +135,7 @@ class CandidatePosterior:
         return self._at_all(self._kept.correction(residual))
 
     def with_values(self, values: Tensor) -> CandidatePosterior:
-        """One with other mean answers, one per key, that is not to be updated."""
+        """A copy with other mean answers, one per key; it must not be updated."""
         made = copy.copy(self)
         made._kept = copy.copy(self._kept)
         made._kept.mean = self._kept.correction(values)
@@ -139,7 +143,7 @@ class CandidatePosterior:
 
     @torch.no_grad()
     def update(self, changes: Mapping[int, Answer | None]) -> None:
-        """Set or change points, or take them out (None).
+        """Add, change or remove (None) points.
 
         A key is the candidate's row, or negative for a point that is not a candidate.
         """
@@ -155,8 +159,10 @@ class CandidatePosterior:
         if isinstance(self._kept, _Covariance):
             if self._folds and self._kept.update(changes):
                 return
-            self._kept, changes = _Rows(self._kernel, self._candidates), {}
-        self._kept.update(changes, self._answers)
+            self._kept = _Rows(self._kernel, self._candidates)
+            self._kept.rebuild(self._answers)
+        else:
+            self._kept.update(changes, self._answers)
         if self._folds and len(self) > SHARE_TO_FOLD * len(self._candidates):
             covariance = CandidateCovariance(self._kernel, self._candidates)
             for row in self._kept.parts[1]:
@@ -165,32 +171,29 @@ class CandidatePosterior:
 
 
 class _Covariance:
-    """The posterior by the covariance of the candidates, which are the only points with answers."""
+    """The posterior from the covariance of the candidates, which alone have answers."""
 
     def __init__(
         self, covariance: CandidateCovariance, mean: Tensor, answers: Mapping[int, Answer]
     ) -> None:
         self._covariance, self.mean = covariance, mean
-        self._precision, self._weighted = torch.zeros_like(mean), torch.zeros_like(mean)
-        # The same two numbers by candidate, in the order of the answers: what the host knows is not
-        # read from a device.
+        # Precision p and weighted answer w by candidate: on the host, in the order of the answers,
+        # so that nothing is read back from a device, and as vectors.
         self._sums = {
             key: (1.0 / noise, value / noise) for key, (_, value, noise) in answers.items()
         }
-        if answers:
-            sums = sent(list(self._sums.values()), mean).T
-            rows = sent_rows([*answers], mean)
-            self._precision[rows], self._weighted[rows] = sums
-        self._folded = 0  # blocks when the mean was last made anew for that
+        self._precision, self._weighted = mean.new_zeros(2, len(mean)).index_copy_(
+            1, sent_rows([*answers], mean), sent([*self._sums.values()], mean).T
+        )
+        self._folded = 0  # how many blocks were folded when the mean was last computed from w
 
     @property
     def variance(self) -> Tensor:
         return self._covariance.variance
 
     def explained(self) -> Tensor:
-        at = sent_rows(sorted(self._sums), self.mean)
-        y = self._weighted[at] / self._precision[at]
-        return (self._weighted[at] * (y - self.mean[at])).sum()
+        y = torch.where(self._precision > 0.0, self._weighted / self._precision, 0.0)
+        return (self._weighted * (y - self.mean)).sum()
 
     def correction(self, residual: Tensor) -> Tensor:
         rows = sent_rows([*self._sums], residual)
@@ -199,7 +202,7 @@ class _Covariance:
         return self._covariance.times(weights)
 
     def update(self, changes: Mapping[int, Answer | None]) -> bool:
-        """Whether all could be done; not where an answer is taken out that rounding keeps in."""
+        """False if an answer cannot be taken out accurately; then this must not be used again."""
         replaced = False
         for key, change in changes.items():
             precision = weighted = 0.0
@@ -221,8 +224,8 @@ class _Covariance:
                 self._sums[key] = precision, weighted
             self._precision[key].fill_(precision)
             self._weighted[key].fill_(weighted)
-        # Differences of values may be far larger than what is left of them; and what rounding did
-        # to many small changes ends with every block.
+        # The mean is computed anew after an answer was replaced, which may have been far larger
+        # than what is left, and with every block, so that rounding errors do not add up.
         if replaced or self._folded != self._covariance.folded:
             self._folded = self._covariance.folded
             self.mean = self._covariance.times(self._weighted)
@@ -230,55 +233,55 @@ class _Covariance:
 
 
 class _Rows:
-    """The posterior by R and W, for answers anywhere."""
+    """The posterior from R and W, for answers anywhere."""
 
     def __init__(
         self, covar_module: Kernel, candidates: Tensor, pool: Tensor | None = None
     ) -> None:
         self._kernel = covar_module
         self._candidates = candidates if pool is None else candidates[pool]
-        # Where the candidates are among those of the pool.
+        # Places in the pool by candidate.
         self._places = None if pool is None else {r: i for i, r in enumerate(pool.tolist())}
         with torch.no_grad():
             self._prior = prior_variance(covar_module, self._candidates).clone()
-        self._rebuild({})
+        self.rebuild({})
 
-    def _rebuild(self, answers: Mapping[int, Answer]) -> None:
-        """All anew, by one factorization."""
+    def rebuild(self, answers: Mapping[int, Answer]) -> None:
+        """Compute everything by one factorization."""
         self.variance = self._prior.clone()
         self.mean = torch.zeros_like(self._prior)
-        self._position: dict[int, int] = {}  # the column of R by key, in order
-        # Values and noise variances as they were told: what the host knows is not read from a
-        # device.
-        self._told: dict[int, tuple[float, float]] = {}
+        self._position = {key: i for i, key in enumerate(answers)}  # the column of R by key
+        # Values and noise variances on the host, so that nothing is read back from a device.
+        self._told = {key: (value, noise) for key, (_, value, noise) in answers.items()}
         self._points = self._candidates[:0]
-        self._values = self._noise = self._white = self._prior[:0]  # the last is R times values
+        self._noise = self._white = self._prior[:0]  # D, and R y
         self._w = self._prior.new_empty(0, len(self._prior))  # with room for more rows
         self._r = self._prior.new_empty(0, 0)
         if not answers:
             return
         m = len(answers)
-        self._position = {key: i for i, key in enumerate(answers)}
-        points, values, noise = zip(*answers.values(), strict=True)
-        self._told = dict(zip(answers, zip(values, noise, strict=True), strict=True))
-        self._points = torch.stack(points)
-        self._values = sent(values, self._prior)
+        self._points = torch.stack([x for x, _, _ in answers.values()])
         K = covariance(self._kernel, self._points, self._points)
-        factor, self._noise = factorize(K, sent(noise, self._prior))
+        noise = sent([noise for _, noise in self._told.values()], self._prior)
+        factor, self._noise = factorize(K, noise)
         self._reserve(m)
         R, W = self.parts
         eye = torch.eye(m, dtype=K.dtype, device=K.device)
         R.copy_(torch.linalg.solve_triangular(factor, eye, upper=False))
-        # In pieces: whole, W would be there three times.
+        # In pieces: otherwise W would be in memory three times.
         size = rows_per_chunk(m, W)
         for start in range(0, W.shape[1], size):
             part = slice(start, start + size)
             cross = covariance(self._kernel, self._points, self._candidates[part])
             W[:, part] = torch.linalg.solve_triangular(factor, cross, upper=False)
             self.variance[part] -= W[:, part].square().sum(dim=0)
-        self._white = R @ self._values
-        self.mean = self._white @ W
+        self._solve_mean()
         self.variance.clamp_min_(0.0)
+
+    def _solve_mean(self) -> None:
+        R, W = self.parts
+        self._white = R @ sent([value for value, _ in self._told.values()], self._prior)
+        self.mean = self._white @ W
 
     @property
     def parts(self) -> tuple[Tensor, Tensor]:
@@ -294,15 +297,14 @@ class _Rows:
         return (R @ residual) @ W
 
     def update(self, changes: Mapping[int, Answer | None], answers: Mapping[int, Answer]) -> None:
-        """The answers are those after the changes; all is made anew without any changes."""
+        """Apply changes; ``answers`` are all answers after them."""
         many = len(changes) > max(REBUILD_SHARE * len(self._position), 8)
-        gone = any(change is None and key in self._position for key, change in changes.items())
-        if many or gone or not changes:
-            self._rebuild(answers)
+        if many or any(c is None and key in self._position for key, c in changes.items()):
+            self.rebuild(answers)
             return
         revised = False
         for key, change in changes.items():
-            if change is None:  # nor was it there
+            if change is None:  # of a point that was not there
                 continue
             if key in self._position:
                 revised |= change[1] != self._told[key][0]
@@ -310,10 +312,8 @@ class _Rows:
             else:
                 self._insert(key, *change)
         self.variance.clamp_min_(0.0)
-        if revised:  # differences of values may be far larger than what is left of them
-            R, W = self.parts
-            self._white = R @ self._values
-            self.mean = self._white @ W
+        if revised:  # not by differences: the old values may have been far larger
+            self._solve_mean()
 
     def _insert(self, key: int, x: Tensor, value: float, noise_var: float) -> None:
         m = len(self._position)
@@ -340,20 +340,18 @@ class _Rows:
         self.variance -= row.square()
         self._position[key] = m
         self._points = torch.cat([self._points, point])
-        self._values = torch.cat([self._values, self._values.new_full((1,), value)])
         self._noise = torch.cat([self._noise, self._noise.new_full((1,), noise_var)])
         self._told[key] = value, noise_var
 
     def _revise(self, key: int, value: float, noise_var: float) -> None:
-        i = self._position[key]
-        R, W = self.parts
-        along = R[:, i].clone()
-        moved = along @ W  # row i of (K + D)^-1 K(X, candidates)
-        self._values[i].fill_(value)
         _, before = self._told[key]
         self._told[key] = value, noise_var
         if noise_var == before:
             return
+        i = self._position[key]
+        R, W = self.parts
+        along = R[:, i].clone()
+        moved = along @ W  # row i of (K + D)^-1 K(X, candidates)
         change = noise_var - self._noise[i]
         square = along.square().sum()
         # Between 1 and the ratio of the noises, whatever rounding says.

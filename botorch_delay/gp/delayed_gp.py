@@ -39,9 +39,9 @@ class DelayedGP(SingleTaskGP):
     each had been answered by its own posterior mean (*hallucination*, as in GP-BUCB).
 
     Two things differ from BoTorch's model. There is no prior mean and no transform unless
-    asked for, and noise below GPyTorch's floor of 1e-6 is kept, so that confidence bounds
-    refer to the formula in raw units. And posteriors come from one Cholesky factor at every
-    size, never from an iterative solver; updates extend that factor.
+    asked for, and noise below GPyTorch's floor of 1e-6 is kept, as confidence bounds need it.
+    And posteriors come from one Cholesky factor at every size, never from an iterative solver;
+    updates extend that factor.
 
     Args:
         train_X: ``n x d``, answered points; ``n = 0`` gives the prior.
@@ -64,7 +64,6 @@ class DelayedGP(SingleTaskGP):
         True
     """
 
-    # In the cache: "observed": (L, L^-1 (y - m)); "fantasy": the fantasy model.
     _X_pending: Tensor
     _noise_var: float | None
     _original_train_inputs: Tensor
@@ -93,7 +92,10 @@ class DelayedGP(SingleTaskGP):
                 raise InputError("train_Yvar must be above 0 everywhere.")
         elif noise_var is not None:
             train_Yvar = torch.full_like(train_Y, noise_var)
-        if len(train_X) == 0 and (outcome_transform is not None or _learns(input_transform)):
+        learns = input_transform is not None and any(
+            getattr(part, "learn_coefficients", False) for part in input_transform.modules()
+        )
+        if len(train_X) == 0 and (outcome_transform is not None or learns):
             raise InputError(
                 "There is no answered point that a transform could learn from. Leave out "
                 "outcome_transform until then; leave out input_transform as well, or give it "
@@ -138,7 +140,7 @@ class DelayedGP(SingleTaskGP):
 
     @property
     def prediction_strategy(self) -> Any:
-        """GPyTorch's cache. Resetting it, which GPyTorch does on every change, resets ours."""
+        """GPyTorch's cache; GPyTorch resets it on every change, which resets ours as well."""
         return self.__dict__.get("_strategy")
 
     @prediction_strategy.setter
@@ -149,9 +151,12 @@ class DelayedGP(SingleTaskGP):
 
     @property
     def _cache(self) -> dict[str, Any]:
-        """Factors by name, dropped as soon as a hyperparameter has another value."""
+        """Factors by name, dropped when a hyperparameter has changed.
+
+        "observed" has L and L^-1 (y - m) of the answers, "fantasy" the fantasy model.
+        """
         values, cache = self.__dict__["_stored"]
-        # In one tensor, so that a device is waited for once.
+        # One tensor, so that a device is waited for once.
         parts = [parameter.detach().flatten() for parameter in self.parameters()]
         current = torch.cat([self.train_targets.flatten()[:0], *parts])
         if values is None or not torch.equal(values, current):
@@ -160,7 +165,7 @@ class DelayedGP(SingleTaskGP):
         return cache
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is copied: everything but what can be computed again."""
+        """For copies: everything but the caches."""
         return {**self.__dict__, "_stored": (None, {}), "_strategy": None}
 
     def __call__(self, *args: Tensor, **kwargs: Any) -> MultivariateNormal:
@@ -182,9 +187,8 @@ class DelayedGP(SingleTaskGP):
     def fantasy_model(self) -> DelayedGP:
         """The model whose ``posterior`` is the fantasy one, with nothing pending.
 
-        It is conditioned on ``y = mu~(X_pending)``, which leaves the mean as it is; the mean
-        is therefore computed from the answers alone, and equals ``posterior(X).mean`` to the
-        last digits. The same object comes until this model changes: copy it before changing it.
+        It is conditioned on ``y = mu~(X_pending)``, which does not change the mean. The same object
+        is returned until this model changes: copy it before changing it.
         """
         if len(self._X_pending) == 0:
             return self
@@ -192,14 +196,11 @@ class DelayedGP(SingleTaskGP):
         if "fantasy" not in self._cache:
             factor, white = self._observed()
             P = self.transform_inputs(self._X_pending)
-            with torch.no_grad():
-                cross = self._whitened_cross(factor, P)
-                schur = covariance(self.covar_module, P, P) - cross.mT @ cross
-                corner, _ = factorize(schur, self._pending_noise())
-                mean = self.mean_module(P) + cross.mT @ white
+            left, corner, mean = self._growth(factor, white, P)
             fantasy = self._with_more(self._X_pending, mean, self._X_pending[:0])
+            # The answers are the mean itself: what they add is 0.
             white = torch.cat([white, white.new_zeros(len(mean))])
-            fantasy._cache["observed"] = (factor.extended(cross.mT, corner), white)
+            fantasy._cache["observed"] = (factor.extended(left, corner), white)
             self._cache["fantasy"] = fantasy
         return self._cache["fantasy"]
 
@@ -220,7 +221,7 @@ class DelayedGP(SingleTaskGP):
         return model
 
     def with_answer(self, x: Tensor, y: float | Tensor) -> DelayedGP:
-        """A new model with one more answer; if ``x`` is pending it is pending no more.
+        """A new model with one more answer, and ``x`` no longer pending.
 
         The factor grows by one row: ``O(n^2)`` for n answers. Transforms keep the statistics that
         they have learned. ``x`` is ``d`` or ``1 x d``, and ``y`` one value in raw units.
@@ -239,7 +240,10 @@ class DelayedGP(SingleTaskGP):
             pending = torch.cat([pending[: matches[0]], pending[matches[0] + 1 :]])
         model = self._with_more(x, target.reshape(1), pending)
         if "observed" in self._cache:
-            self._extend(model, self.transform_inputs(x))
+            factor, white = self._cache["observed"]
+            left, corner, mean = self._growth(factor, white, self.transform_inputs(x))
+            tail = (model.train_targets[-1:] - mean) / corner[0]
+            model._cache["observed"] = (factor.extended(left, corner), torch.cat([white, tail]))
         return model
 
     def _apply_noise(
@@ -248,7 +252,7 @@ class DelayedGP(SingleTaskGP):
         mvn: MultivariateNormal,
         observation_noise: bool | Tensor = False,
     ) -> MultivariateNormal:
-        """Observation noise of an answer to come is that of a pending point."""
+        """The observation noise of future answers is that of pending points."""
         if observation_noise is not True or not isinstance(
             self.likelihood, FixedNoiseGaussianLikelihood
         ):
@@ -276,22 +280,20 @@ class DelayedGP(SingleTaskGP):
     ) -> DelayedGP:
         """Move to another dtype or device, as ``model.to`` does."""
         self.prediction_strategy = None
-        if "_X_pending" in self.__dict__:  # not yet there while the base class is set up
+        if "_X_pending" in self.__dict__:  # not while the base class is set up
             self._X_pending = fn(self._X_pending)
         return super()._apply(fn)
 
     @torch.no_grad()
-    def _extend(self, model: DelayedGP, x: Tensor) -> None:
-        """Give ``model``, which has one more answer at ``x`` (``1 x d``, transformed), a factor."""
-        factor, white = self._cache["observed"]
-        row = self._whitened_cross(factor, x).squeeze(-1)
-        square = covariance(self.covar_module, x, x).squeeze() + self._pending_noise() - row @ row
-        if square.item() <= 0.0:  # lost to rounding: let the new model factorize, with a warning
-            return
-        pivot = square.sqrt().reshape(1, 1)
-        tail = (model.train_targets[-1:] - self.mean_module(x) - row @ white) / pivot[0]
-        grown = factor.extended(row.unsqueeze(0), pivot)
-        model._cache["observed"] = (grown, torch.cat([white, tail]))
+    def _growth(self, factor: Factor, white: Tensor, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Rows that answers at ``X`` (``p x d``, transformed) add to L, and the mean there.
+
+        The rows are left of their corner, ``p x n``, and the corner.
+        """
+        cross = self._whitened_cross(factor, X)
+        schur = covariance(self.covar_module, X, X) - cross.mT @ cross
+        corner, _ = factorize(schur, self._pending_noise())
+        return cross.mT, corner, self.mean_module(X) + cross.mT @ white
 
     def _observed(self) -> tuple[Factor, Tensor]:
         """``L`` and ``L^-1 (y - m)`` of the answers."""
@@ -327,7 +329,7 @@ class DelayedGP(SingleTaskGP):
         return self.likelihood.noise.expand(self.train_targets.shape)
 
     def _pending_noise(self) -> Tensor:
-        """Noise variance of an answer to come, shape 1, in the units of the targets."""
+        """Noise variance of future answers, shape 1, in the units of the targets."""
         if self._noise_var is not None:
             noise = sent([[self._noise_var]], self.train_targets)
             if hasattr(self, "outcome_transform"):
@@ -348,14 +350,14 @@ class DelayedGP(SingleTaskGP):
         return X
 
     def _with_more(self, X: Tensor, targets: Tensor, X_pending: Tensor) -> DelayedGP:
-        """This model, in evaluation mode, with more answers; it shares no parameter with this one.
+        """A copy in evaluation mode with more answers; no parameter is shared.
 
-        Points are raw, targets transformed; ``X_pending`` takes the place of the pending points.
+        Points are raw, targets transformed; ``X_pending`` replaces the pending points.
         """
         noise = self._noise_diagonal()
         if len(X):
             noise = torch.cat([noise, self._pending_noise().expand(len(X))])
-        # The constructor would check and convert all over again what this model has checked.
+        # A copy, since the constructor would check and convert everything again.
         shared = [self.train_inputs, self._train_targets, self._X_pending]
         fixed = isinstance(self.likelihood, FixedNoiseGaussianLikelihood)
         if fixed:
@@ -389,9 +391,3 @@ def _as_column(value: Tensor, name: str, like: Tensor) -> Tensor:
             "add the output dimension with .unsqueeze(-1)."
         )
     return column.unsqueeze(-1)
-
-
-def _learns(transform: InputTransform | None) -> bool:
-    """Whether a transform, or a part of one, has statistics of the points."""
-    parts = () if transform is None else transform.modules()
-    return any(getattr(part, "learn_coefficients", False) for part in parts)

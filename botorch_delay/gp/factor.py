@@ -1,4 +1,4 @@
-"""Cholesky factors that grow, and what is done where rounding makes a matrix indefinite."""
+"""Cholesky factors that grow, and factorization of matrices that rounding makes indefinite."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torch import Tensor
 
 from botorch_delay.exceptions import NumericsError, NumericsWarning
 
-MOST_LAST = 64  # rows that are added before all are copied into one matrix
+MOST_LAST = 64  # rows that are added before everything is copied into one matrix
 
-# What the object has warned of whose call is under way; None outside of such a call.
+# Warnings given by the optimizer whose call is under way; None outside of such a call.
 warned: ContextVar[list[str] | None] = ContextVar("warned", default=None)
 
 
 def warn_lost_accuracy(message: str, stacklevel: int = 2) -> None:
-    """A :class:`NumericsWarning`, unless this optimizer has given one before."""
+    """Give a :class:`NumericsWarning`, unless this optimizer has given one before."""
     known = warned.get()
     if known is not None:
         if known:
@@ -30,9 +30,9 @@ def warn_lost_accuracy(message: str, stacklevel: int = 2) -> None:
 def factorize(K: Tensor, noise_var: Tensor) -> tuple[Tensor, Tensor]:
     """Lower Cholesky factor of ``K + diag(noise_var)``, and the diagonal that was added.
 
-    Where rounding makes the matrix indefinite, the noise is raised until it is not and a
-    :class:`NumericsWarning` is given. The raised noise is returned, so that bounds which use it
-    stay valid: they hold for any positive regularizer. K is ``batch_shape x n x n``.
+    If rounding makes the matrix indefinite, the noise is raised until it is not, with a
+    :class:`NumericsWarning`. The raised noise is returned, so that bounds which use it stay valid:
+    they hold for any positive regularizer. K is ``batch_shape x n x n``.
     """
     diagonal = noise_var.expand(K.shape[:-1])
     if K.shape[-1] == 0:
@@ -42,7 +42,7 @@ def factorize(K: Tensor, noise_var: Tensor) -> tuple[Tensor, Tensor]:
         return factor, diagonal
     scale = K.diagonal(dim1=-2, dim2=-1).amax().item()
     jitter = K.shape[-1] * torch.finfo(K.dtype).eps * max(scale, torch.finfo(K.dtype).tiny)
-    while jitter <= max(scale, 1.0):  # not where the matrix is not finite
+    while jitter <= max(scale, 1.0):  # False if the matrix is not finite
         factor, info = torch.linalg.cholesky_ex(K + torch.diag_embed(diagonal + jitter))
         if not info.any():
             warn_lost_accuracy(
@@ -60,9 +60,9 @@ def factorize(K: Tensor, noise_var: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Factor:
-    """A lower Cholesky factor ``L``, ``n x n``, that grows at its end for the cost of what is new.
+    """A lower Cholesky factor ``L``, ``n x n``, to which rows are added at the cost of these alone.
 
-    It is ``[[first, 0], [left, corner]]``: factors that grow from each other share ``first``. That
+    It is ``[[first, 0], [left, corner]]``; factors that grow from each other share ``first``, which
     is contiguous, since PyTorch's solver copies a part of a larger matrix at every call.
     """
 
@@ -72,7 +72,7 @@ class Factor:
 
     @classmethod
     def of(cls, matrix: Tensor) -> Factor:
-        """The factor that is a matrix, ``n x n``."""
+        """The factor with these entries, ``n x n``."""
         return cls(matrix.contiguous(), matrix.new_zeros(0, len(matrix)), matrix.new_zeros(0, 0))
 
     def __len__(self) -> int:
@@ -88,7 +88,7 @@ class Factor:
         return torch.cat([top, torch.cat([self.left, self.corner], dim=1)])
 
     def extended(self, left: Tensor, corner: Tensor) -> Factor:
-        """The factor with ``m`` rows more: ``m x n`` left of the corner, ``m x m``."""
+        """The factor with ``m`` more rows: ``left``, ``m x n``, and ``corner``, ``m x m``."""
         if len(self.corner) >= MOST_LAST:
             return Factor(self.matrix, left, corner)
         before, between = left.tensor_split([len(self.first)], dim=1)

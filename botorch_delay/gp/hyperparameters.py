@@ -1,20 +1,17 @@
 """Hyperparameters by maximum a posteriori: lengthscales of a Matern 5/2 kernel, mean and noise.
 
-The optimum is that of BoTorch's ``fit_gpytorch_mll`` with the same priors. Searched for with a
-gradient in closed form, in logarithms (noise that may be 1e-7 or 1 is found from afar), from
-several starts, it takes a tenth of the time.
+The optimum is that of BoTorch's ``fit_gpytorch_mll`` with the same priors, in a tenth of the time:
+the gradient is in closed form, and the search is in logarithms, from several starts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from scipy.optimize import minimize
-from torch import Tensor
 
 from botorch_delay.domains.devices import one_blas_thread
 
@@ -22,15 +19,15 @@ from botorch_delay.domains.devices import one_blas_thread
 LENGTHSCALES = (2.5e-2, 1e4)
 LARGEST_NOISE = 1e2
 MOST_ITERATIONS = 200
-# From so many answers on optima are compared by the density of the logarithms, in which peaks at a
-# noise of 1e-7 and at one of 1 are as wide. By that of the values, which trusts a few exact answers
-# sooner, noise as large as the signal is taken for a function that varies as fast.
+# From this many answers on optima are compared by the density of the logarithms, for which peaks at
+# a noise of 1e-7 and of 1 are equally wide. The density of the values themselves trusts a few exact
+# answers sooner, but takes noise as large as the signal for a function that varies as fast.
 ENOUGH_ANSWERS = 100
 
 
 @dataclass(frozen=True)
 class LogNormal:
-    """A log-normal prior: mean, one for all columns or one each, and deviation of the logarithm."""
+    """A log-normal prior: means (one per column) and deviation of the logarithm."""
 
     loc: np.ndarray
     scale: float
@@ -45,37 +42,27 @@ class LogNormal:
         return np.exp(self.loc - self.scale**2)
 
     def loss(self, log: np.ndarray) -> tuple[float, np.ndarray]:
-        """Minus the logarithm of the density, up to a constant, and its slope in the logarithm."""
+        """Negative log density, up to a constant, and its slope, as functions of the logarithm."""
         away = (log - self.loc) / self.scale
         return float((0.5 * away**2 + log).sum()), away / self.scale + 1.0
 
 
 @dataclass(frozen=True)
 class Fit:
-    """What was found."""
+    """An optimum."""
 
     lengthscale: np.ndarray  # one per column
-    noise_var: float | None  # None where all are known
+    noise_var: float | None  # None if all are known
     mean: float
-    loss: float  # minus the logarithm of the posterior density, up to a constant
-
-
-class _Solved(NamedTuple):
-    """Of a covariance: 1 / lengthscale^2, scaled distances and their decay, its Cholesky factor."""
-
-    scale: np.ndarray
-    distance: Tensor
-    decay: Tensor
-    factor: Tensor
-    alpha: Tensor  # its inverse times the values less the mean
-    mean: float
+    loss: float  # negative log posterior density, up to a constant
 
 
 class Objective:
-    """Minus the logarithm of the posterior density of the hyperparameters' logarithms.
+    """Negative log posterior density of the hyperparameters' logarithms.
 
-    The constant mean is the best one at every value of the others. Points are ``n x d``, values
-    and known noise variances ``n``; None to learn one for all, of which ``noise`` is the prior.
+    Points are ``n x d``, values and known noise variances ``n``; if these are None one is learned
+    for all, with the prior ``noise``. The constant ``mean`` is the best one given the others, at
+    the last point of evaluation.
     """
 
     def __init__(
@@ -86,27 +73,29 @@ class Objective:
         lengthscale: LogNormal,
         noise: LogNormal,
     ) -> None:
-        self._priors = lengthscale, noise
+        self._priors, self.mean = (lengthscale, noise), 0.0
         self.count, self.columns = X.shape
-        # In torch and not NumPy, whose threads no limit of one thread alone holds back.
+        # In torch, since NumPy's threads cannot be limited for one thread alone.
         points, values = torch.from_numpy(X), torch.from_numpy(y)
         self._known = None if known is None else torch.from_numpy(known)
         self._sides = torch.stack([values, torch.ones_like(values)], dim=1)
         self._squares = (points.mT[:, :, None] - points.mT[:, None, :]).square().flatten(1)
 
-    def mean(self, theta: np.ndarray) -> float:
-        solved = self._solve(theta)
-        assert solved is not None  # theta is an optimum
-        return solved.mean
-
     def __call__(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
-        """The loss and its slope; infinite where the covariance has no factor."""
-        d = self.columns
-        solved = self._solve(theta)
-        if solved is None:
+        """The loss and its slope; infinite if the covariance has no Cholesky factor."""
+        d, count = self.columns, len(self._sides)
+        scale = np.exp(-2.0 * theta[:d])
+        distance = (torch.from_numpy(5.0 * scale) @ self._squares).sqrt_().view(count, count)
+        decay = (-distance).exp_()
+        matrix = (1.0 + distance + distance.square() / 3.0).mul_(decay)
+        matrix.diagonal().add_(np.exp(theta[-1]) if self._known is None else self._known)
+        factor, failed = torch.linalg.cholesky_ex(matrix)
+        if failed or not factor.isfinite().all():
             return np.inf, np.zeros_like(theta)
-        scale, distance, decay, factor, alpha, mean = solved
-        loss = 0.5 * float((self._sides[:, 0] - mean) @ alpha)
+        solved = torch.cholesky_solve(self._sides, factor)
+        self.mean = float(solved[:, 0].sum() / solved[:, 1].sum())
+        alpha = solved[:, 0] - self.mean * solved[:, 1]
+        loss = 0.5 * float((self._sides[:, 0] - self.mean) @ alpha)
         loss += float(factor.diagonal().log().sum())
         outer = torch.cholesky_inverse(factor).addr_(alpha, alpha, alpha=-1.0).mul_(0.5)
         trace = float(outer.diagonal().sum())
@@ -121,20 +110,6 @@ class Objective:
             slope[part] += steeper
         return loss, slope
 
-    def _solve(self, theta: np.ndarray) -> _Solved | None:
-        count = len(self._sides)
-        scale = np.exp(-2.0 * theta[: self.columns])
-        distance = (torch.from_numpy(5.0 * scale) @ self._squares).sqrt_().view(count, count)
-        decay = (-distance).exp_()
-        matrix = (1.0 + distance + distance.square() / 3.0).mul_(decay)
-        matrix.diagonal().add_(np.exp(theta[-1]) if self._known is None else self._known)
-        factor, failed = torch.linalg.cholesky_ex(matrix)
-        if failed or not factor.isfinite().all():
-            return None
-        solved = torch.cholesky_solve(self._sides, factor)
-        mean = float(solved[:, 0].sum() / solved[:, 1].sum())
-        return _Solved(scale, distance, decay, factor, solved[:, 0] - mean * solved[:, 1], mean)
-
 
 def fit(
     objective: Objective,
@@ -142,10 +117,10 @@ def fit(
     least_noise: float,
     max_iterations: int = MOST_ITERATIONS,
 ) -> Fit | None:
-    """The best of the optima that the starts lead to; None if none leads anywhere.
+    """The best optimum of searches from some starts; None if all fail.
 
-    Starts are logarithms of lengthscales and, where it is learned, of the noise variance, which is
-    at least ``least_noise``. Each may take ``max_iterations``.
+    Starts are logarithms of lengthscales and, if it is learned, of the noise variance, which stays
+    at or above ``least_noise``. Each search takes at most ``max_iterations``.
     """
     best: Fit | None = None
     d = objective.columns
@@ -166,5 +141,6 @@ def fit(
         if not np.isfinite(found.fun) or (best is not None and loss >= best.loss):
             continue
         noise = float(np.exp(found.x[d])) if len(start) > d else None
-        best = Fit(np.exp(found.x[:d]), noise, objective.mean(found.x), loss)
+        objective(found.x)  # for its mean: the search may have ended with another point
+        best = Fit(np.exp(found.x[:d]), noise, objective.mean, loss)
     return best

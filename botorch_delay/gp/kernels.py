@@ -1,17 +1,16 @@
 """Kernel values to full precision, and kernels as plain records.
 
 GPyTorch computes distances through a matrix product, whose rounding error is about
-``eps * ||x||^2``. Its square root, 1e-8 in double, is what a Matern kernel sees between a
-point and itself, and it is larger than small noise variances. The kernels that the library
-knows are therefore evaluated from coordinate differences; every other kernel falls back on
-GPyTorch. Hyperparameters, ``active_dims`` and composition mean what they mean there.
+``eps * ||x||^2``. Its square root, 1e-8 in double, is the distance that a Matern kernel sees
+between a point and itself, and it is larger than small noise variances. So the kernels that the
+library knows are evaluated from coordinate differences; all others by GPyTorch.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import reduce
 from typing import Any
 
@@ -35,9 +34,9 @@ from torch import Tensor
 
 from botorch_delay.exceptions import InputError, InputTypeError, StorageError
 
-# Elements of one block when a covariance is computed in chunks: 32 MiB in double.
+# Elements of one chunk of a covariance: on CUDA, 32 MiB in double; on a CPU, whose cache it should
+# fit, 2 MiB.
 CHUNK_ELEMENTS = 2**22
-# On a processor a block should stay in its cache: 2 MiB in double.
 CACHE_ELEMENTS = 2**18
 
 
@@ -62,7 +61,7 @@ def covariance_with_pull(
     scaled = _distance(covar_module, X1, X2, math.sqrt(5.0))
     decay = torch.exp(-scaled)
     pull = (1.0 + scaled).mul_(decay)
-    # In place: memory is what takes time.
+    # In place, since memory traffic takes the time.
     values = scaled.square_().div_(3.0).mul_(decay).add_(pull)
     return values, pull.mul_(5.0 / 3.0)
 
@@ -78,7 +77,7 @@ def prior_variance(covar_module: Kernel, X: Tensor) -> Tensor:
 
 
 def scaled(covar_module: Kernel, scale: float, like: Tensor) -> Kernel:
-    """The kernel of ``scale`` times a function, ``scale**2`` k; k itself where that is 1."""
+    """The kernel of ``scale`` times a function: ``scale**2`` k."""
     if scale == 1.0:
         return covar_module
     kernel = ScaleKernel(copy.deepcopy(covar_module)).to(like)
@@ -87,7 +86,7 @@ def scaled(covar_module: Kernel, scale: float, like: Tensor) -> Kernel:
 
 
 def check_kernel(covar_module: Any, like: Tensor) -> Kernel:
-    """A kernel that can be used with points like ``like``; its hyperparameters are left alone."""
+    """Check that a kernel can be used with points like ``like``, and return it."""
     if not isinstance(covar_module, Kernel):
         raise InputTypeError(
             f"covar_module must be a gpytorch.kernels.Kernel, got {type(covar_module).__name__}."
@@ -137,7 +136,7 @@ class ExactKernel(Kernel):
 
     @property
     def dtype(self) -> torch.dtype:
-        """GPyTorch takes it from the parameters, of which there are none here."""
+        """GPyTorch takes it from the parameters, which this has none of."""
         return self._dtype
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any) -> Tensor:
@@ -147,17 +146,34 @@ class ExactKernel(Kernel):
             return covariance(kernel, x1, x2)
         variance = prior_variance(kernel, x1)
         if x1.requires_grad and not variance.requires_grad:
-            # A stationary kernel is constant here; optimizers still want a gradient, of zero.
+            # Of a stationary kernel it is constant; optimizers still need a gradient, of zero.
             variance = variance + 0.0 * x1.sum(dim=-1)
         return variance
 
 
-def _forward(kernel: Kernel, X1: Tensor, X2: Tensor) -> Tensor:
-    """Kernel values on columns that are selected already, as ``Kernel.forward`` has them."""
-    evaluate = _EVALUATORS.get(type(kernel))
-    if evaluate is None or kernel.batch_shape:
-        return to_dense(kernel.forward(X1, X2))
-    return evaluate(kernel, X1, X2)
+def _forward(kernel: Any, X1: Tensor, X2: Tensor) -> Tensor:
+    """Kernel values on columns that are selected already, as in ``Kernel.forward``."""
+    kind = None if kernel.batch_shape else type(kernel)
+    if kind is RBFKernel:
+        return _distance(kernel, X1, X2).square().mul_(-0.5).exp_()
+    if kind is MaternKernel:
+        scaled = _distance(kernel, X1, X2, math.sqrt(2.0 * kernel.nu))
+        decay = scaled.neg().exp_()
+        if kernel.nu == 0.5:
+            return decay
+        polynomial = 1.0 + scaled
+        if kernel.nu == 2.5:
+            polynomial += scaled.square().div_(3.0)
+        return polynomial.mul_(decay)
+    if kind is LinearKernel:
+        return (X1 * kernel.variance) @ X2.mT
+    if kind is ScaleKernel:  # it takes over active_dims of its base: the columns are selected
+        return kernel.outputscale * _forward(kernel.base_kernel, X1, X2)
+    if kind is AdditiveKernel:
+        return reduce(torch.add, (covariance(part, X1, X2) for part in kernel.kernels))
+    if kind is ProductKernel:
+        return reduce(torch.mul, (covariance(part, X1, X2) for part in kernel.kernels))
+    return to_dense(kernel.forward(X1, X2))
 
 
 def _distance(kernel: Kernel, X1: Tensor, X2: Tensor, factor: float = 1.0) -> Tensor:
@@ -167,49 +183,7 @@ def _distance(kernel: Kernel, X1: Tensor, X2: Tensor, factor: float = 1.0) -> Te
     return torch.cdist(X1 * per_unit, X2 * per_unit, compute_mode=exact)
 
 
-def _rbf(kernel: Kernel, X1: Tensor, X2: Tensor) -> Tensor:
-    return _distance(kernel, X1, X2).square().mul_(-0.5).exp_()  # in place: memory takes the time
-
-
-def _matern(kernel: MaternKernel, X1: Tensor, X2: Tensor) -> Tensor:
-    scaled = _distance(kernel, X1, X2, math.sqrt(2.0 * kernel.nu))
-    decay = scaled.neg().exp_()
-    if kernel.nu == 0.5:
-        return decay
-    polynomial = 1.0 + scaled
-    if kernel.nu == 2.5:
-        polynomial += scaled.square().div_(3.0)
-    return polynomial.mul_(decay)
-
-
-def _linear(kernel: LinearKernel, X1: Tensor, X2: Tensor) -> Tensor:
-    return (X1 * kernel.variance) @ X2.transpose(-1, -2)
-
-
-def _scale(kernel: ScaleKernel, X1: Tensor, X2: Tensor) -> Tensor:
-    # ScaleKernel has taken over its base's active_dims: the columns are selected already.
-    return kernel.outputscale * _forward(kernel.base_kernel, X1, X2)
-
-
-def _sum(kernel: AdditiveKernel, X1: Tensor, X2: Tensor) -> Tensor:
-    return reduce(torch.add, (covariance(part, X1, X2) for part in kernel.kernels))
-
-
-def _product(kernel: ProductKernel, X1: Tensor, X2: Tensor) -> Tensor:
-    return reduce(torch.mul, (covariance(part, X1, X2) for part in kernel.kernels))
-
-
-_EVALUATORS: dict[type[Kernel], Callable[[Any, Tensor, Tensor], Tensor]] = {
-    RBFKernel: _rbf,
-    MaternKernel: _matern,
-    LinearKernel: _linear,
-    ScaleKernel: _scale,
-    AdditiveKernel: _sum,
-    ProductKernel: _product,
-}
-
-# The kernels that a file may name. Each is rebuilt from its parts, arguments and hyperparameters;
-# nothing else in a record is looked up, imported or executed.
+# The kernels that a file may name; nothing else in a record is looked up, imported or executed.
 _KERNELS: dict[str, type[Kernel]] = {
     kernel.__name__: kernel
     for kernel in (
@@ -224,8 +198,8 @@ _ARGUMENTS = ("active_dims", "ard_num_dims", "nu", "power")
 def describe_kernel(kernel: Kernel) -> dict[str, Any] | None:
     """A JSON-ready record from which :func:`build_kernel` makes an equal kernel.
 
-    ``None`` if the kernel, or a part of it, is not on the fixed list. Priors and constraints are
-    left out: they play no part once the hyperparameters are fixed.
+    None if the kernel, or a part of it, is not on the fixed list. Priors and constraints are left
+    out, since the hyperparameters are fixed.
     """
     kind = type(kernel)
     if kernel.batch_shape or _KERNELS.get(kind.__name__) is not kind:

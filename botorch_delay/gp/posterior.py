@@ -14,7 +14,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import compress, count
+from operator import ne
+from typing import Any
 
+import numpy as np
 import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
@@ -23,35 +27,38 @@ from botorch_delay.domains.devices import sent, sent_rows
 from botorch_delay.gp.factor import Factor, factorize, warn_lost_accuracy
 from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
 
-BLOCK = 64  # rows of a factor that are made at once
+BLOCK = 64  # rows of a factor that are computed at once
+
+
+def shared_prefix(first: Sequence[Any], second: Sequence[Any]) -> int:
+    """With how many equal entries two sequences begin."""
+    different = compress(count(), map(ne, first, second))
+    return next(different, min(len(first), len(second)))
 
 
 @dataclass(frozen=True)
 class Data:
-    """Answers, one row per distinct point."""
+    """Mean answers, one row per distinct point."""
 
     X: Tensor  # ``m x d``
     y: Tensor  # mean answer of each point, ``m``, weighted by precision
     noise_var: Tensor  # variance of that mean under the surrogate, ``m``
-    # Sum of the squared weights with which the answers of a point enter its mean, ``m``: 1 / n_i
-    # for n_i answers of equal noise.
+    # Sum of the squared weights of a point's answers in its mean, ``m``: 1 / n_i for n_i answers
+    # of equal noise.
     spread: Tensor
 
     @classmethod
     def single(cls, X: Tensor, y: Tensor, noise_var: Tensor) -> Data:
-        """Answers as they are, one row each."""
+        """One answer at each point."""
         return cls(X, y, noise_var, torch.ones_like(y))
 
     @classmethod
     def averaged(cls, X: Tensor, y: Tensor, noise_var: Tensor, group: Tensor) -> Data:
         """Answers (``n`` rows, on the CPU) with the same entry in ``group`` averaged."""
         # On the CPU sums are added in a fixed order.
-        _, inverse = torch.unique(group, return_inverse=True)
-        m = int(inverse.max()) + 1 if len(inverse) else 0
-        first = inverse.new_full((m,), len(inverse)).scatter_reduce(
-            0, inverse, torch.arange(len(inverse)), "amin"
-        )
-        zeros = y.new_zeros(m)
+        found = np.unique(group.numpy(), return_index=True, return_inverse=True)
+        _, first, inverse = map(torch.from_numpy, found)
+        zeros = y.new_zeros(len(first))
         precision = zeros.index_add(0, inverse, 1.0 / noise_var)
         weights = 1.0 / (noise_var * precision[inverse])
         return cls(
@@ -68,21 +75,10 @@ class Data:
         """Some of the points: a LongTensor."""
         return Data(self.X[rows], self.y[rows], self.noise_var[rows], self.spread[rows])
 
-    def to(
-        self, like: Tensor, inputs: Callable[[Tensor], Tensor], first: Tensor | None = None
-    ) -> Data:
-        """The same on the device of a tensor, in one copy, with points mapped to inputs there.
-
-        ``first`` are the inputs of the first points, if they are there; ``X`` then lacks these.
-        """
-        rows = torch.stack([self.y, self.noise_var, self.spread])
-        flat = sent(torch.cat([self.X.flatten(), rows.flatten()]), like)
-        X, rows = (
-            part.reshape(of.shape)
-            for part, of in zip(flat.tensor_split([self.X.numel()]), (self.X, rows), strict=True)
-        )
-        X = inputs(X)
-        found = Data(X if first is None else torch.cat([first, X]), *rows)
+    def to(self, like: Tensor, inputs: Callable[[Tensor], Tensor]) -> Data:
+        """The same data on the device of a tensor, with points mapped to ``inputs``."""
+        rows = sent(torch.stack([self.y, self.noise_var, self.spread]), like)
+        found = Data(inputs(sent(self.X, like)), *rows)
         vars(found)["spread_ratio"] = self.spread_ratio  # not to be read from a device
         return found
 
@@ -99,14 +95,14 @@ class Moments:
     mean: Tensor  # mu
     variance: Tensor  # sigma^2, never negative
     prior: Tensor  # k(x, x)
-    # Root of the sum of squared weights of single answers, the factor by which independent noise
-    # of scale 1 enters the mean; 0 where it was not asked for.
+    # Norm of the weights of single answers, by which independent noise of scale 1 enters the mean;
+    # 0 unless weights were asked for.
     noise_norm: Tensor
-    # z'Dz, so that ``variance - penalty`` bounds the squared bias per unit norm; 0 where it was
-    # not asked for.
+    # z'Dz, so that ``variance - penalty`` bounds the squared bias per unit norm; 0 unless weights
+    # were asked for.
     penalty: Tensor
-    rounding: Tensor  # what it may have taken from ``variance``, and from ``variance - penalty``
-    mean_rounding: Tensor  # what it may have done to ``mean``
+    rounding: Tensor  # bounds the rounding error of ``variance``, and of ``variance - penalty``
+    mean_rounding: Tensor  # bounds that of ``mean``
 
     @property
     def deviation(self) -> Tensor:
@@ -115,16 +111,16 @@ class Moments:
 
     @property
     def deviation_at_most(self) -> Tensor:
-        """Sigma, with what rounding may have taken where the difference under the root cancels."""
+        """Sigma plus its possible rounding error."""
         return (self.variance + self.rounding).sqrt()
 
     @property
     def bias(self) -> Tensor:
-        """The largest bias per unit of RKHS norm, with what rounding may have taken."""
+        """The largest bias per unit of RKHS norm, plus its possible rounding error."""
         return ((self.variance - self.penalty).clamp_min(0.0) + self.rounding).sqrt()
 
     def rescaled(self, offset: float, scale: float) -> Moments:
-        """The posterior of ``offset + scale * g`` where this is the posterior of g."""
+        """The posterior of ``offset + scale * g`` if this is the posterior of g."""
         if offset == 0.0 and scale == 1.0:
             return self
         square = scale * scale
@@ -142,14 +138,15 @@ class Moments:
 class Posterior:
     """A Gaussian process conditioned on data; the factor is computed once, when it is needed.
 
-    ``L L' = K + D`` is made in blocks of rows, each from those above it in one way only. So what
-    an earlier posterior has made of the same leading rows can be taken over, and the numbers are
-    those of a factorization from the beginning, to the last bit. Where a block is not positive
-    definite the whole is factorized with raised noise, and nothing is taken over.
+    It is the posterior of ``offset + scale * g``, at points that ``inputs`` maps to the kernel's,
+    given data of g.
 
-    It is that of ``offset + scale * g`` where the data are of g, at points that ``inputs`` maps to
-    the kernel's. ``labels`` of rows are equal where points and noise are: what the host compares
-    with those of ``before``, a posterior with the same kernel, so that no device is waited for.
+    The factor ``L L' = K + D`` is computed in blocks of rows, each from those above it in a fixed
+    way. So leading blocks can be taken over from an earlier posterior ``before`` with the same
+    kernel, and the numbers are those of a factorization from scratch, to the last bit. Rows are
+    compared by their ``labels``, which are equal if points and noise are: no device is waited for.
+    If a block is not positive definite, the whole matrix is factorized with raised noise, and
+    nothing is taken over.
     """
 
     def __init__(
@@ -157,7 +154,7 @@ class Posterior:
         covar_module: Kernel,
         data: Data,
         *,
-        inputs: Callable[[Tensor], Tensor] | None = None,
+        inputs: Callable[[Tensor], Tensor] = lambda X: X,
         offset: float = 0.0,
         scale: float = 1.0,
         labels: Sequence[tuple[int, float]] = (),
@@ -166,13 +163,9 @@ class Posterior:
         self.data, self.labels = data, labels
         self._kernel, self._inputs = covar_module, inputs
         self._offset, self._scale = offset, scale
-        self._whole_blocks = data.y.new_empty(0, 0)  # of the factor, which were made before
+        self._whole_blocks = data.y.new_empty(0, 0)  # the part of the factor that is known
         if before is not None:
-            same = 0
-            for own, other in zip(labels, before.labels, strict=False):
-                if own != other:
-                    break
-                same += 1
+            same = shared_prefix(labels, before.labels)
             known = min(same, len(before._whole_blocks)) // BLOCK * BLOCK
             self._whole_blocks = before._whole_blocks[:known, :known]
 
@@ -183,28 +176,13 @@ class Posterior:
         """The posterior given other answers, ``m``, with the same noise at the same points."""
         made = copy.copy(self)
         made.data = replace(self.data, y=y)
-        vars(made.data)["spread_ratio"] = self.data.spread_ratio
         for name in ("_white", "weights"):
             vars(made).pop(name, None)
         return made
 
-    def near(self, X: Tensor, n: int) -> Posterior:
-        """The posterior given no more than the ``n`` points nearest to some of ``X`` (``k x d``).
-
-        Near is what the kernel correlates; it is this posterior where there are no more.
-        """
-        if len(self) <= n:
-            return self
-        inputs = X if self._inputs is None else self._inputs(X)
-        with torch.no_grad():
-            nearness = covariance(self._kernel, self.data.X, inputs).amax(dim=1)
-        data = self.data.at(nearness.topk(n).indices.sort().values)
-        offset, scale = self._offset, self._scale
-        return Posterior(self._kernel, data, inputs=self._inputs, offset=offset, scale=scale)
-
     @torch.no_grad()
     def drawn_answers(self, known: Posterior, generator: torch.Generator) -> Tensor:
-        """Mean answers of its points, ``m``, drawn given those of a posterior of some of them.
+        """Mean answers, ``m``, drawn given those of ``known``, a posterior of some of the points.
 
         Matheron's rule (Wilson et al. 2020): with s mean answers drawn from the prior and e what
         they say of the known ones, y, it is ``s + Cov(s, e) Var(e)^-1 (y - e)``. Labels of both
@@ -218,7 +196,7 @@ class Posterior:
         rows = sent_rows([row for row, label in enumerate(self.labels) if label not in same], X)
         factor = self.factor
         sample = factor.times(drawn[0])
-        # The known average is that of all answers there with noise of its own on top.
+        # A known average is the average of all answers at its point plus noise of its own.
         more = (known.data.noise_var - noise[at]).clamp_min(0.0).sqrt()
         missed = known.data.y - sample[at] - more * drawn[1, : len(known)]
         weights = known.factor.weights(missed)
@@ -230,7 +208,7 @@ class Posterior:
     @cached_property
     @torch.no_grad()
     def _factored(self) -> tuple[Factor, Tensor]:
-        """L, and the diagonal of D, raised where rounding asks for it."""
+        """L, and the diagonal of D, raised if rounding makes the matrix indefinite."""
         known, whole = len(self._whole_blocks), len(self) // BLOCK * BLOCK
         first, failed = self._whole_blocks.contiguous(), []
         if known < whole:
@@ -242,7 +220,7 @@ class Posterior:
                 first[start : start + BLOCK, start : start + BLOCK] = corner
                 failed.append(info)
         left, corner, info = self._rows(first)
-        # A look at each would wait for a device; what follows a failure is not used.
+        # Checked once, since each check waits for a device; what follows a failure is not used.
         if not bool(torch.stack([*failed, info]).any()):
             self._whole_blocks = first
             return Factor(first, left, corner), self.data.noise_var
@@ -278,18 +256,17 @@ class Posterior:
 
     def mean(self, X: Tensor) -> Tensor:
         """Mu at ``n x d`` points, ``n``; differentiable, and cheaper than :meth:`at`."""
-        inputs = X if self._inputs is None else self._inputs(X)
-        cross = covariance(self._kernel, self.data.X, inputs)
+        cross = covariance(self._kernel, self.data.X, self._inputs(X))
         return self._offset + self._scale * (self.weights @ cross)
 
     @torch.no_grad()
     def samples(self, X: Tensor, count: int, generator: torch.Generator) -> Tensor:
         """Joint samples of the values at ``n x d`` points, without noise: ``count x n``.
 
-        What is random is drawn on the CPU, and enters by the symmetric root of the covariance,
-        which is the same however it is computed.
+        Random numbers are drawn on the CPU, and multiplied by the symmetric root of the covariance,
+        which is unique.
         """
-        inputs = X if self._inputs is None else self._inputs(X)
+        inputs = self._inputs(X)
         V = self.factor.solve(covariance(self._kernel, self.data.X, inputs))
         joint = self._scale**2 * (covariance(self._kernel, inputs, inputs) - V.mT @ V)
         values, vectors = torch.linalg.eigh(joint)
@@ -300,11 +277,11 @@ class Posterior:
     def variance(self, X: Tensor, *, often: bool = False) -> Tensor:
         """Sigma^2 at ``n x d`` points, ``n``; differentiable, and cheaper than :meth:`at`.
 
-        With ``often``, for many calls at few points, the inverse of the factor is made and kept.
+        With ``often``, for many calls at few points, the inverse of the factor is kept.
         """
-        _ = self._rounding  # it warns of noise that is lost in it
+        _ = self._rounding  # warns if the noise is lost in it
         with torch.set_grad_enabled(torch.is_grad_enabled() and X.requires_grad):
-            inputs = X if self._inputs is None else self._inputs(X)
+            inputs = self._inputs(X)
             chunks = inputs.split(rows_per_chunk(len(self), inputs))
             found = [self._variance(chunk, often)[2] for chunk in chunks]
             return self._scale**2 * (found[0] if len(found) == 1 else torch.cat(found))
@@ -312,23 +289,21 @@ class Posterior:
     def at(self, X: Tensor, *, weights: bool = False) -> Moments:
         """The posterior at ``n x d`` points, in bounded memory beyond the result.
 
-        That is one tensor of 7 n numbers, 56 MB for 1,000,000 points in double, a few pieces of
-        ``rows_per_chunk``, 32 MiB each on CUDA, and m squared for the factor. It costs
-        ``O(n m^2)``, twice as much with ``weights``, which ``noise_norm`` and ``penalty`` need.
-        Differentiable in ``X`` where it requires gradients.
+        The result has 7 n numbers, 56 MB for 1,000,000 points in double. There also are the factor,
+        and a few pieces of ``rows_per_chunk``, 32 MiB each on CUDA. It costs ``O(n m^2)``, twice as
+        much with ``weights``, which ``noise_norm`` and ``penalty`` need. Differentiable in ``X`` if
+        it requires gradients.
         """
         with torch.set_grad_enabled(torch.is_grad_enabled() and X.requires_grad):
-            inputs = X if self._inputs is None else self._inputs(X)
-            chunks = inputs.split(rows_per_chunk(len(self), inputs))
-            if len(chunks) == 1:
+            inputs = self._inputs(X)
+            size = rows_per_chunk(len(self), inputs)
+            if len(inputs) <= size:
                 return Moments(*self._moments(inputs, weights)).rescaled(self._offset, self._scale)
-            # One result to write into: small pieces between large ones would scatter the memory.
-            whole, start = inputs.new_empty(7, len(inputs)), 0
-            for chunk in chunks:
-                stop = start + len(chunk)
-                for field, value in enumerate(self._moments(chunk, weights)):
-                    whole[field, start:stop] = value
-                start = stop
+            # One result to write into: small pieces between large ones would fragment memory.
+            whole = inputs.new_empty(7, len(inputs))
+            for start in range(0, len(inputs), size):
+                part = slice(start, start + size)
+                whole[:, part] = torch.stack(self._moments(inputs[part], weights))
             return Moments(*whole).rescaled(self._offset, self._scale)
 
     def _moments(self, X: Tensor, weights: bool) -> tuple[Tensor, ...]:
@@ -337,7 +312,7 @@ class Posterior:
         V, prior, variance = self._variance(X)
         mean = (V * self._white).sum(dim=0)
         noise_norm = penalty = torch.zeros_like(mean)
-        # ||z||^2 <= sigma^2 / min D; exactly where the weights are computed.
+        # ||z||^2 <= sigma^2 / min D, and exactly if the weights are computed.
         z_norm = ((variance + relative * prior) / noise.min()).sqrt() if len(self) else noise_norm
         if weights:
             z2 = self.factor.solve_transposed(V).square()
@@ -348,7 +323,7 @@ class Posterior:
         return mean, variance, prior, noise_norm, penalty, relative * prior, mean_rounding
 
     def _variance(self, X: Tensor, often: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-        """``L^-1 k_X(x)``, k(x, x) and the variance of g at the kernel's inputs."""
+        """``L^-1 k_X(x)``, k(x, x), and the variance of g at the kernel's inputs."""
         prior = prior_variance(self._kernel, X)
         cross = covariance(self._kernel, self.data.X, X)
         V = self._inverse @ cross if often else self.factor.solve(cross)
@@ -356,9 +331,9 @@ class Posterior:
 
     @cached_property
     def _rounding(self) -> tuple[float, float]:
-        """What rounding does as a share of k, and the norm of E where L is the factor of K + D + E.
+        """Relative rounding error of k, and norm of E if L is the factor of K + D + E.
 
-        Both are of order m eps; the norm is that times the largest k(x, x) of the data.
+        Both are of order m eps; the second is the first times the largest k(x, x) of the data.
         """
         m, X = len(self), self.data.X
         relative = (m + 1) * torch.finfo(X.dtype).eps
@@ -376,7 +351,7 @@ class Posterior:
         return relative, relative * largest
 
     def _rows(self, above: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The block of L below ``above``, left of its corner and there; whether that failed."""
+        """The block of L below ``above``: left of its corner, the corner, whether that failed."""
         start, stop = len(above), min(len(above) + BLOCK, len(self))
         K = covariance(self._kernel, self.data.X[start:stop], self.data.X[:stop])
         left = torch.linalg.solve_triangular(above, K[:, :start].mT, upper=False).mT

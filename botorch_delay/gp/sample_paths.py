@@ -29,9 +29,9 @@ FEATURES = 1024  # random ones, where paths are approximate
 class PriorPaths:
     """Sample paths of a zero-mean Gaussian process at fixed points, ``n x d``.
 
-    Exact ones take a factorization, and are the choice on up to 5,000 points if ``exact`` is None.
-    Others are made of random features; :class:`NotSupportedError` if the kernel has none that are
-    known.
+    They are ``exact``, from a factorization, or approximate, from random Fourier features, with a
+    :class:`NotSupportedError` if BoTorch has none for the kernel. If None, exact for up to 5,000
+    points.
     """
 
     def __init__(
@@ -44,13 +44,13 @@ class PriorPaths:
     ) -> None:
         self.exact = len(points) <= MAX_EXACT_POINTS if exact is None else exact
         self._points = points
-        self._matrix: Tensor | None = None  # of features, where it is not too large to be kept
+        self._matrix: Tensor | None = None  # features at the points, unless too large
         with torch.no_grad():
             if self.exact:
                 self._root = _square_root(covar_module, points)
                 return
             try:
-                # Drawn on the CPU, so that every device has the same ones.
+                # Drawn on the CPU, so that they are the same on every device.
                 with seeded(seed, torch.device("cpu")):
                     features = gen_kernel_features(
                         copy.deepcopy(covar_module).cpu(), points.shape[-1], FEATURES
@@ -85,8 +85,8 @@ class PriorPaths:
 def _square_root(covar_module: Kernel, points: Tensor) -> Tensor:
     """A root of the covariance of ``points``: ``n x r``, with r its numerical rank.
 
-    Smooth kernels on many points are singular to rounding; a pivoted Cholesky factorization
-    stops there, which leaves an error of rounding size and makes every path cheaper.
+    Smooth kernels on many points are singular up to rounding; a pivoted Cholesky factorization
+    stops there, with an error of rounding size, and makes every path cheaper.
     """
     K = covariance(covar_module, points, points)
     n = len(points)

@@ -1,12 +1,12 @@
-"""Very many points: which of them a learned posterior is made of, and the mean at all of them.
+"""Very many points: which of them a learned posterior uses, and the mean at all of them.
 
-Exact posteriors of n points cost ``O(n^2)`` per ask. What an ask needs of them is the mean where
-it is large, and everywhere where nothing has been tried: the best points and those around them say
-the first, points far from each other the second. Local subsets after Gramacy and Apley (2015),
-their spread part by farthest-point traversal (Gonzalez 1985).
+Exact posteriors of n points cost ``O(n^2)`` per ask. An ask needs the mean where it is large, for
+which the best points and those around them suffice, and roughly everywhere else, for which points
+far from each other do. Local subsets after Gramacy and Apley (2015), spread points by
+farthest-point traversal (Gonzalez 1985).
 
-Of noisy answers the largest are the luckiest. So which points are the best ones is judged by means
-that all answers enter, under a sparse approximation (FITC, Snelson and Ghahramani 2006).
+The largest noisy answers are the luckiest ones. So the best points are chosen by means that use
+all answers, under a sparse approximation (FITC, Snelson and Ghahramani 2006).
 """
 
 from __future__ import annotations
@@ -19,20 +19,18 @@ from botorch_delay.gp.factor import factorize
 from botorch_delay.gp.kernels import covariance, prior_variance
 from botorch_delay.gp.posterior import Data
 
-# A posterior is of all points while there are no more of them with answers.
-MOST_POINTS = 512
-JITTER = 1e-6  # of the variance, for points that are alike to rounding
-# Around how many of the best points the nearest ones are kept.
-CENTRES = 8
+MOST_POINTS = 512  # of up to this many points a posterior uses all
+JITTER = 1e-6  # of the variance, for points that are equal up to rounding
+CENTRES = 8  # of the best points, around which the nearest ones are kept
 
 
 @torch.no_grad()
 def means_of_all(kernel: Kernel, data: Data) -> Tensor:
     """The posterior mean at every point of ``data``, ``m``, given all its answers.
 
-    Points are correlated through ``MOST_POINTS`` of them, and what those do not explain varies on
-    its own: so it is exact with no more points than that, and where answers have no noise. Units
-    are those of the data; the cost is ``O(m)``.
+    Points are correlated through ``MOST_POINTS`` of them only; the rest of the variance is taken
+    as independent. It is exact for up to that many points, and at answers without noise. Units are
+    those of the data; the cost is ``O(m)``.
     """
     rows = representative(data.X / kernel.lengthscale, data.y, MOST_POINTS)
     cross = covariance(kernel, data.X[rows], data.X)
@@ -46,11 +44,11 @@ def means_of_all(kernel: Kernel, data: Data) -> Tensor:
 
 
 def representative(X: Tensor, y: Tensor, n: int = MOST_POINTS) -> Tensor:
-    """The rows to make a posterior of, increasing: a LongTensor of ``n`` at most.
+    """The rows that a posterior uses, increasing: a LongTensor of at most ``n``.
 
-    A third have the largest values, a third are the nearest to the best of these, and the rest are
-    each as far from all others as there are any. ``X`` (``m x d``) are distinct points in units of
-    their lengthscales, ``y`` (``m``) what they are judged by, to be maximised.
+    A third have the largest values, a third are nearest to the best of these, and the rest are each
+    as far as possible from those before. ``X`` (``m x d``) are distinct points in units of the
+    lengthscales, ``y`` (``m``) their values, to be maximised.
     """
     if len(X) <= n:
         return torch.arange(len(X), device=X.device)

@@ -1,4 +1,4 @@
-"""The Gaussian process that an optimizer judges with: given, or learned from the answers."""
+"""The Gaussian process model of an optimizer: given, or learned from the answers."""
 
 from __future__ import annotations
 
@@ -34,30 +34,29 @@ from botorch_delay.history.answers import Answers
 
 logger = logging.getLogger(__name__)
 
-# With fewer answers the priors alone decide.
-MIN_ANSWERS_TO_FIT = 3
-# Log-normal priors around what another study has learned: one standard deviation is a factor of
-# 1.6 in a lengthscale and 2.7 in the noise.
+MIN_ANSWERS_TO_FIT = 3  # with fewer answers the priors' modes are used
+# Standard deviations of log-normal priors around what another study has learned: a factor of 1.6
+# in a lengthscale and 2.7 in the noise.
 LENGTHSCALE_SPREAD = 0.5
 NOISE_SPREAD = 1.0
 # The log-normal prior of the noise variance of standardised values: from exact evaluations, which
 # BoTorch's own prior and floor of 1e-4 would not trust, to noise as large as the values.
 NOISE_LOC, NOISE_SCALE = -8.0, 3.0
-# Where fits begin, the better one wins: few answers are explained by short lengthscales without
-# noise as by long ones with it.
+# Noise that fits begin with; the better result counts. Few answers are explained by short
+# lengthscales without noise as well as by long ones with it.
 START_NOISES = (1e-6, 0.1)
-# The least that is learned, as a share of the noise of exact evaluations.
+# The least noise that is learned, as a share of that of exact evaluations.
 LEAST_NOISE = 0.1
 # With more answers a fit is to a random subset, in at most MAX_ITERATIONS iterations, and samples
-# of a box have fewer points: an ask takes no longer and longer.
+# of a box have fewer points, so that an ask does not take longer and longer.
 MANY_ANSWERS = 300
 MAX_ITERATIONS = 30
 
 
 def exact_noise(like: Tensor) -> float:
-    """The noise variance of exact evaluations, as a share of the prior variance: a jitter.
+    """The noise variance of exact evaluations, as a share of the prior variance.
 
-    It is BoTorch's least noise variance of standardised values.
+    It is a jitter, as large as BoTorch's least noise variance of standardised values.
     """
     return 1e-6 if like.dtype is torch.float64 else 1e-4
 
@@ -66,8 +65,8 @@ def exact_noise(like: Tensor) -> float:
 class Hyperparameters:
     """What a study has learned, in units that another study can begin from.
 
-    Where they are given, the priors of lengthscales and noise are log-normal with these modes
-    instead of BoTorch's: the first asks use them as they are, and answers move them.
+    The other study has log-normal priors of lengthscales and noise with these modes instead of
+    BoTorch's: the first asks use them as they are, and answers move them.
 
     Args:
         lengthscale: one per column of the encoded inputs, in sides of the domain's bounding box;
@@ -91,21 +90,21 @@ class Hyperparameters:
 
 @dataclass(frozen=True)
 class Learned:
-    """A Matern 5/2 kernel and noise that are learned from the answers.
+    """A Matern 5/2 kernel and noise, learned from the answers.
 
-    They are fitted again whenever the answers have grown by a fifth, by maximum a posteriori, and
-    so is a monotone warping of the values: what is modelled are warped values. In the distribution
-    that warping and units follow, answers whose inputs differ by about a tenth of a side count as
-    one. Means and ends of intervals are mapped back where users see them, as quantiles.
+    They are fitted by maximum a posteriori, again whenever the answers have grown by a fifth. The
+    values are mapped by a monotone warping first, which is fitted as well. For the warping and the
+    scale of the values, answers whose inputs differ by about a tenth of a side count as one. Means
+    and ends of intervals that users see are mapped back, as quantiles.
 
     Args:
-        warm_start: what another study has learned, ``other.hyperparameters``: where learning
-            begins; None for BoTorch's prior of lengthscales, and one of noise that reaches from
-            exact evaluations to noise as large as the values.
-        warp: "half-rank" for values that may span decades: below the median their ranks alone
-            count, and near the best a logarithm tells them apart (Song et al. 2024);
-            "yeo-johnson" for that power transform; "none" for values as they are. Bounds that
-            are in units of the values (``RKHSConfidence``) are made of values as they are.
+        warm_start: what another study has learned, ``other.hyperparameters``, to begin with; None
+            for BoTorch's prior of lengthscales, and one of noise that reaches from exact
+            evaluations to noise as large as the values.
+        warp: "half-rank" for values that may span decades: below the median only ranks count, and
+            near the best a logarithm tells values apart (Song et al. 2024); "yeo-johnson" for
+            that power transform; "none" for values as they are. Bounds in units of the values
+            (``RKHSConfidence``) are computed from values as they are.
     """
 
     warm_start: Hyperparameters | None = None
@@ -135,9 +134,8 @@ class Learned:
 class Surrogate:
     """A zero-mean Gaussian process g with w(f(x)) = offset + scale * g((x - origin) / width).
 
-    w is the identity, or a monotone warping of the values where the kernel is learned; everything
-    inside the package that speaks of values then means warped ones. Columns are encoded first:
-    logarithms, and one column per category.
+    w is the identity, or a monotone warping if the kernel is learned; inside the package "values"
+    then means warped ones. Columns are encoded first: logarithms, and one column per category.
     """
 
     covar_module: Kernel  # of g, on normalised inputs
@@ -147,19 +145,19 @@ class Surrogate:
     offset: float = 0.0
     scale: float = 1.0
     learned: bool = False  # whether the hyperparameters come from the answers
-    # Whether offset and scale are known; not with too few answers to tell, or where all are equal.
+    # Whether offset and scale are known; not with too few answers, or if all are equal.
     scaled: bool = True
     encoding: Encoding = field(default_factory=Encoding)
     warping: Warping = field(default_factory=Warping)
 
     @classmethod
     def fixed(cls, covar_module: Kernel, noise_var: float, like: Tensor) -> Surrogate:
-        """Kernel and noise as given, in raw units."""
+        """A given kernel and noise, in raw units."""
         zeros = like.new_zeros(like.shape[-1])
         return cls(covar_module, noise_var, zeros, torch.ones_like(zeros))
 
     def standardized(self, y: Tensor) -> Surrogate:
-        """This surrogate with the scale of the values ``y`` (``m``), where it has none yet."""
+        """This surrogate, with the scale of the values ``y`` (``m``) if it has none yet."""
         if self.scaled or len(y) < MIN_ANSWERS_TO_FIT:
             return self
         offset, scale = _standardization(self.warping(y), torch.ones_like(y), y)
@@ -167,27 +165,24 @@ class Surrogate:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the noise was learned, and is no more than that of exact evaluations."""
+        """Whether the noise was learned and is at most that of exact evaluations."""
         return self.learned and self.noise_var <= exact_noise(self.origin)
 
     def inputs(self, X: Tensor) -> Tensor:
-        """Points in the inputs of g."""
+        """Points as inputs of g."""
         if not self.learned:
             return X
         return (self.encoding(X) - self.origin) / self.width
 
     def inverse_noise_std(self, data: Data) -> float:
-        """1 / lambda in units of the values: the largest over the answers.
-
-        Without answers it is the surrogate's own.
-        """
+        """The largest 1 / lambda of the answers, in units of the values; its own without any."""
         ratio = data.spread_ratio**0.5 if len(data.y) else self.noise_var**-0.5
         return ratio / self.scale
 
     def data(self, answers: Answers) -> Data:
-        """Answers in units of g; where the noise of one is not known it has the surrogate's own.
+        """Answers in units of g; unknown noise is the surrogate's own.
 
-        Where the kernel is learned and there are very many points, those that say most.
+        With a learned kernel and very many points, a representative subset.
         """
         data = self._averaged(answers)
         if not self._are_too_many(data):
@@ -196,9 +191,9 @@ class Surrogate:
         return data.at(representative(data.X / self.covar_module.lengthscale, means))
 
     def means_of_many(self, answers: Answers) -> Tensor | None:
-        """Given all answers the posterior mean at the point of each, ``n``, in units of g.
+        """The posterior mean given all answers, at the point of each, ``n``, in units of g.
 
-        None unless there are more points than :meth:`data` keeps.
+        None if :meth:`data` keeps all points.
         """
         data = self._averaged(answers)
         if not self._are_too_many(data):
@@ -218,17 +213,17 @@ class Surrogate:
         return data.to(self.origin, self.inputs)
 
     def warped(self, value: float) -> float:
-        """One value of the user's, to be maximised, in the units of this surrogate's values."""
+        """The warped value of one of the user's, to be maximised."""
         return self.warping(torch.tensor(value, dtype=torch.double)).item()
 
     def unwarped(self, value: float) -> float:
-        """The value of the user's that :meth:`warped` maps to one."""
+        """The inverse of :meth:`warped`."""
         return self.warping.inverse(torch.tensor(value, dtype=torch.double)).item()
 
     def standard(self, value: float | None, noise_var: float | None) -> tuple[float, float]:
         """One answer and its noise variance in units of g.
 
-        The value None stands for 0, the mean of g; noise that is None is the surrogate's own.
+        A value that is None becomes 0, the mean of g; noise that is None the surrogate's own.
         """
         noise = self.noise_var if noise_var is None else noise_var / self.scale**2
         if value is None:
@@ -240,13 +235,13 @@ class Surrogate:
         return (value - self.offset) / self.scale, noise
 
     def in_values(self, data: Data) -> Data:
-        """Data (in units of g) in units of the values; inputs stay as they are."""
+        """Data given in units of g, in units of the values; inputs stay as they are."""
         if self.scale == 1.0:
             return data
         return replace(data, y=self.scale * data.y, noise_var=self.scale**2 * data.noise_var)
 
     def posterior(self, data: Data) -> Posterior:
-        """Posterior of f at any points, in units of the values, from data in units of g."""
+        """Posterior of the values at any points of the domain, from data in units of g."""
         return Posterior(
             self.covar_module, data, inputs=self.inputs, offset=self.offset, scale=self.scale
         )
@@ -270,24 +265,25 @@ class Surrogate:
 
     @classmethod
     def rebuild(cls, record: Mapping[str, Any], domain: Domain) -> Surrogate:
-        """The learned surrogate of a record; StorageError if that is malformed."""
+        """The learned surrogate of a record; StorageError if it is malformed."""
         try:
-            numbers = {key: float(record[key]) for key in ("noise_var", "offset", "scale")}
+            numbers: dict[str, Any] = {
+                key: float(record[key]) for key in ("noise_var", "offset", "scale")
+            }
             points = domain.like
             kernel = build_kernel(record["covar_module"], points)
             matern = type(kernel) is MaternKernel and kernel.nu == 2.5
             if not matern or kernel.active_dims is not None:
                 raise ValueError("the kernel is not a Matern kernel with nu = 5/2 of all columns")
             warping = Warping.rebuild(record["warping"])
-            if not all(math.isfinite(number) for number in numbers.values()):
-                raise ValueError(f"{numbers} are not finite")
-            for key, limit in {"noise_var": 1e6, "scale": validation.largest_value(points)}.items():
-                if not 0.0 < numbers[key] <= limit:
-                    raise ValueError(f"{key} is {numbers[key]}")
+            limits = {"noise_var": 1e6, "scale": validation.largest_value(points)}
+            positive = all(0.0 < numbers[key] <= limit for key, limit in limits.items())
+            if not positive or not math.isfinite(numbers["offset"]):
+                raise ValueError(f"{numbers} are out of range")
         except (KeyError, TypeError, ValueError) as error:
             raise StorageError(f"The stored hyperparameters are malformed: {error}.") from error
         scaled = record["scaled"] is True
-        return replace(_with_kernel(kernel, domain, **numbers), scaled=scaled, warping=warping)
+        return replace(_with_kernel(kernel, domain), **numbers, scaled=scaled, warping=warping)
 
 
 def fit_surrogate(
@@ -304,19 +300,19 @@ def fit_surrogate(
 
     BoTorch's default with this prior is the RBF kernel; on tuning tables for development it has
     more regret (benchmarks/REPORT.md, "The kernel"). Inputs are normalised by the bounding box of
-    the domain; values are warped, then standardised. With fewer than three answers fits begin and
-    end at the priors, and the scale of the values counts as unknown, as it does where all answers
-    are equal. ``warm_start`` has modes of the priors instead of the usual ones; the noise of exact
-    evaluations is a jitter, and not learned. Where the fit fails ``previous`` is kept, with a
-    :class:`FitWarning`.
+    the domain; values are warped, then standardised. With fewer than three answers, or if all are
+    equal, the priors' modes are used and the scale of the values counts as unknown. ``warm_start``
+    has modes that replace the usual ones. The noise of ``exact`` evaluations is a jitter, and not
+    learned. If the fit fails ``previous`` is kept, with a :class:`FitWarning`.
     """
-    # A search takes a hundred steps on a few hundred answers: the CPU, where answers are, takes
-    # them sooner than a device that is waited for at each.
+    # On the CPU: a fit takes a hundred steps on a few hundred answers, and at each one a device
+    # would be waited for.
     told = answers.y.double()
-    scales, noises = _priors(domain, warm_start)
-    least = LEAST_NOISE * exact_noise(domain.like)
+    jitter = exact_noise(domain.like)
+    least = LEAST_NOISE * jitter
+    scales, noises = _priors(domain, warm_start, least)
     own = warm_start.noise_var if warm_start else math.exp(NOISE_LOC)
-    own = exact_noise(domain.like) if exact else max(own, least)
+    own = jitter if exact else max(own, least)
     prior = _learned(scales.mode, domain, own)
     X = prior.inputs(sent(answers.X, domain.like)).cpu().double()
     weight = spread_weights(X)
@@ -355,11 +351,10 @@ def _fit(
     least: float,
     seed: int,
 ) -> Fit | None:
-    """The best of some fits, to a random subset where there are many answers.
+    """The best of some fits to normalised inputs, ``n x d``, and standardised values, ``n``.
 
-    To normalised inputs, ``n x d``, and standardised values, ``n``; the noise is learned unless
-    all variances are known. ``begin`` has those that fits begin with, ``least`` the least that is
-    learned.
+    The noise is learned unless all variances are known. Fits begin with each noise of ``begin``,
+    and ``least`` is the least that is learned. Of many answers a random subset is used.
     """
     steps = MAX_ITERATIONS if len(y) > MANY_ANSWERS else MOST_ITERATIONS
     rows = torch.arange(len(y))
@@ -372,7 +367,7 @@ def _fit(
     if known is None:
         starts = [np.append(start, np.log(max(noise, least))) for noise in begin]
     whole = Objective(X[rows].numpy(), y[rows].numpy(), known, *priors)
-    if len(y) > MANY_ANSWERS:  # which start is the better one, every other answer tells as well
+    if len(y) > MANY_ANSWERS:  # every other answer is enough to tell which start is better
         some = None if known is None else known[::2]
         half = Objective(X[rows[::2]].numpy(), y[rows[::2]].numpy(), some, *priors)
         rough = fit(half, starts, least, steps)
@@ -382,14 +377,15 @@ def _fit(
     return fit(whole, starts, least, steps)
 
 
-def _priors(domain: Domain, warm_start: Hyperparameters | None) -> tuple[LogNormal, LogNormal]:
-    """Of lengthscales, BoTorch's in this many columns, and of noise; or around what was learned."""
+def _priors(
+    domain: Domain, warm_start: Hyperparameters | None, least: float
+) -> tuple[LogNormal, LogNormal]:
+    """Priors of lengthscales (BoTorch's for this many columns) and noise, or around others."""
     columns = domain.encoding.bounds(domain.bounds).shape[-1]
     if warm_start is None:
         loc = math.sqrt(2.0) + 0.5 * math.log(columns)
         scales = LogNormal(np.full(columns, loc), math.sqrt(3.0))
         return scales, LogNormal(np.array([NOISE_LOC]), NOISE_SCALE)
-    least = LEAST_NOISE * exact_noise(domain.like)
     return (
         LogNormal.around(np.maximum(warm_start.lengthscale, LENGTHSCALES[0]), LENGTHSCALE_SPREAD),
         LogNormal.around(np.array([max(warm_start.noise_var, least)]), NOISE_SPREAD),
@@ -399,24 +395,21 @@ def _priors(domain: Domain, warm_start: Hyperparameters | None) -> tuple[LogNorm
 def _learned(lengthscale: np.ndarray, domain: Domain, noise_var: float) -> Surrogate:
     kernel = MaternKernel(nu=2.5, ard_num_dims=len(lengthscale)).to(domain.like)
     kernel.lengthscale = sent(lengthscale, domain.like)
-    return _with_kernel(kernel.requires_grad_(False).eval(), domain, noise_var)
+    surrogate = _with_kernel(kernel.requires_grad_(False).eval(), domain)
+    return replace(surrogate, noise_var=noise_var)
 
 
-def _with_kernel(
-    kernel: Kernel, domain: Domain, noise_var: float, offset: float = 0.0, scale: float = 1.0
-) -> Surrogate:
-    """A learned surrogate of a domain's values."""
+def _with_kernel(kernel: Kernel, domain: Domain) -> Surrogate:
+    """A learned surrogate of a domain's values, with noise and units still to be set."""
     encoding = domain.encoding
     origin, top = encoding.bounds(domain.bounds)
     width = top - origin
     width = torch.where(width > 0.0, width, torch.ones_like(width))
-    return Surrogate(
-        kernel, noise_var, origin, width, offset, scale, learned=True, encoding=encoding
-    )
+    return Surrogate(kernel, 1.0, origin, width, learned=True, encoding=encoding)
 
 
 def _standardization(y: Tensor, weight: Tensor, like: Tensor) -> tuple[float, float | None]:
-    """Mean and deviation of weighted values; None if they are equal up to rounding of a dtype."""
+    """Mean and deviation of weighted values; None if they are equal up to rounding."""
     if len(y) == 0:
         return 0.0, None
     share = weight / weight.sum()

@@ -11,16 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# With fewer distinct values there is nothing to tell a shape from.
-MIN_VALUES = 3
-# Above this many knots only every n-th is kept.
-MAX_KNOTS = 512
-# Of the logarithm that stretches the better half (Song et al. 2024, section 4.1 of the appendix).
+MIN_VALUES = 3  # fewer distinct values are not warped
+MAX_KNOTS = 512  # of more only every n-th is kept
+# Base of the logarithm that stretches the better half (Song et al. 2024, appendix, section 4.1).
 LOG_BASE = 1.5
-# Shares that differ by less are the same.
-ROUNDING = 1e-9
-# Answers are one crowd where their inputs differ by less, root mean square, in sides.
-CROWD = 0.1
+ROUNDING = 1e-9  # shares that differ by less count as equal
+CROWD = 0.1  # answers crowd if their inputs differ by less: root mean square, in sides
 
 
 @dataclass(frozen=True)
@@ -45,7 +41,7 @@ class Warping:
         return _interpolated(y, *self._knots)
 
     def inverse(self, warped: Tensor) -> Tensor:
-        """The values of warped ones, of any shape: quantiles are mapped to quantiles."""
+        """The values of warped ones, of any shape; quantiles are mapped to quantiles."""
         return _interpolated(warped, *reversed(self._knots))
 
     def slope(self, y: Tensor) -> Tensor:
@@ -58,7 +54,7 @@ class Warping:
 
     @cached_property
     def _knots(self) -> tuple[Tensor, Tensor]:
-        """Values and warped ones, in double, which tells them apart."""
+        """Values and warped values, in double, so that they stay distinct."""
         values, warped = (torch.tensor(k, dtype=torch.double) for k in (self.values, self.warped))
         return values, warped
 
@@ -68,7 +64,7 @@ class Warping:
 
     @classmethod
     def rebuild(cls, record: Mapping[str, Any]) -> Warping:
-        """The map of a record; ValueError if it is none."""
+        """The map of a record; ValueError if it is not increasing."""
         values, warped = (tuple(map(float, record[key])) for key in ("values", "warped"))
         rising = all(bool((np.diff(knots) > 0.0).all()) for knots in (values, warped))
         if len(values) != len(warped) or len(values) == 1 or not rising:
@@ -77,7 +73,7 @@ class Warping:
 
     @classmethod
     def through(cls, values: np.ndarray, warped: np.ndarray) -> Warping:
-        """The map through some knots, leaving out those that rounding makes equal."""
+        """The map through knots, without those that rounding makes equal."""
         if len(values) > MAX_KNOTS:
             rows = np.unique(np.linspace(0, len(values) - 1, MAX_KNOTS).round().astype(int))
             values, warped = values[rows], warped[rows]
@@ -100,17 +96,16 @@ def _interpolated(x: Tensor, at: Tensor, to: Tensor) -> Tensor:
 
 
 def _segments(x: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
-    """Between which knots each number lies."""
+    """The knots below and above each number."""
     high = torch.searchsorted(at, x.double().contiguous(), right=True).clamp(1, len(at) - 1)
     return high - 1, high
 
 
 def spread_weights(X: Tensor) -> Tensor:
-    """How much each answer counts in the distribution of values: one crowd as much as one point.
+    """Weights of answers in the distribution of values: a crowd counts as much as one point.
 
-    Answers crowd where values are good. Were each to count alike, the median would soon lie among
-    them, and all that is known of the rest would be its ranks. Inputs, ``n x d``, are in units of
-    the sides.
+    Answers crowd where values are good. With equal weights the median would soon lie among them,
+    and only ranks would be left of all other values. Inputs, ``n x d``, are in units of the sides.
     """
     others = X[:: max(len(X) // MAX_KNOTS, 1)]
     exact = "donot_use_mm_for_euclid_dist"
@@ -120,11 +115,11 @@ def spread_weights(X: Tensor) -> Tensor:
 
 
 def half_rank(y: Tensor, weight: Tensor) -> Warping:
-    """Half-rank, then logarithm: Vizier's output warping (Song et al. 2024), of weighted answers.
+    """Half-rank, then logarithm: Vizier's output warping (Song et al. 2024), of weighted values.
 
     Values, ``n``, below the median are replaced by normal quantiles of their ranks, scaled to the
-    spread of the better half, so that how bad a bad value is no longer counts. Then distances from
-    the best value are stretched by a logarithm where they are small.
+    spread of the better half: how bad a bad value is does not count. Then a logarithm stretches
+    small distances from the best value.
     """
     values, place = np.unique(y.detach().cpu().double().numpy(), return_inverse=True)
     if len(values) < MIN_VALUES:
@@ -146,8 +141,8 @@ def half_rank(y: Tensor, weight: Tensor) -> Warping:
 
 
 def yeo_johnson(y: Tensor, weight: Tensor) -> Warping:
-    """Yeo and Johnson's power transform of the standardised values, at its likeliest power."""
-    # Not above: scipy.stats takes long to import.
+    """Yeo and Johnson's power transform of the standardised values, with the likeliest power."""
+    # Imported here, since it takes long.
     from scipy import stats
 
     every = y.detach().cpu().double().numpy()

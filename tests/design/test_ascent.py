@@ -10,6 +10,8 @@ import botorch_delay as bd
 from botorch_delay.design import ascent
 from botorch_delay.design.ascent import BoundClimb
 from botorch_delay.gp.averages import Averages
+from botorch_delay.gp.kernels import covariance
+from botorch_delay.gp.posterior import Posterior
 from botorch_delay.gp.surrogate import fit_surrogate
 from botorch_delay.history.answers import Answers
 
@@ -82,7 +84,8 @@ def test_of_a_large_design_the_nearest_points_give_the_deviation_and_all_answers
     monkeypatch.setattr(ascent, "LOCAL_POINTS", 12)
     surrogate, answers, design = case(pending)
     starts = BOX.from_unit(scattered(12, 4, seed=5))
-    near = design.near(surrogate.inputs(starts), 12)
+    K = covariance(surrogate.covar_module, design.data.X, surrogate.inputs(starts))
+    near = Posterior(surrogate.covar_module, design.data.at(K.amax(dim=1).argsort()[-12:]))
     climb = BoundClimb(surrogate, answers, design, 2.0, starts)
     X = BOX.from_unit(scattered(12, 4, seed=6))
     expected = bound(surrogate, answers, near, 2.0, X, climb.cap)

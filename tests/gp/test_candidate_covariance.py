@@ -11,8 +11,7 @@ from botorch_delay.gp.candidate_covariance import CandidateCovariance
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
     monkeypatch.setattr(module, "BLOCK", 9)
-    monkeypatch.setattr(module, "STRIPES", 7)
-    monkeypatch.setattr(module, "LEAST_HEIGHT", 1)
+    monkeypatch.setattr(module, "HEIGHT", 10)
     monkeypatch.setattr(module, "rows_per_chunk", lambda columns, like: 13)
 
 

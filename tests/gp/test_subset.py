@@ -41,18 +41,6 @@ def test_it_depends_on_the_values_not_on_the_rows(points):
     assert {int(shuffled[row]) for row in representative(X[shuffled], y[shuffled], 30)} == kept
 
 
-def test_a_posterior_near_some_points_is_that_of_the_nearest_ones(points):
-
-    X, y = points
-    whole = Posterior(se(0.3), Data.single(X, y, torch.full_like(y, 1e-2)))
-    at = torch.tensor([[0.1, 0.1], [0.9, 0.9]], dtype=torch.double)
-    assert whole.near(at, 200) is whole
-    nearest = torch.cdist(X, at).amin(dim=1).argsort()[:40].sort().values
-    expected = Posterior(se(0.3), whole.data.at(nearest))
-    assert torch.equal(whole.near(at, 40).mean(at), expected.mean(at))
-    assert torch.equal(whole.near(at, 40).variance(at), expected.variance(at))
-
-
 def noisy(points, noise_var):
     X, y = points
     noise = noise_var**0.5 * torch.randn(200, generator=generator(2), dtype=torch.double)
