@@ -104,6 +104,11 @@ class Domain(ABC):
         """``like`` on the CPU, where trials and answers are kept."""
         return self.like.cpu()
 
+    @cached_property
+    def device(self) -> torch.device:
+        """The device of ``like``: one object for all trials."""
+        return self.like.device
+
     def threads(self) -> AbstractContextManager[object]:
         """While it is held, as many threads of the CPU compute as an ask here pays for: one."""
         return one_thread()

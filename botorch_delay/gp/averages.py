@@ -29,7 +29,7 @@ class _Point:
         # answers.
         self._sums: list[Fraction] = []
         self._row: tuple[float, float, float] | None = None
-        self._order: dict[int, int] = {}  # of the answers, by source
+        self._order: dict[int, int] = {}  # of answers, by source, where it is not the source itself
         # The order and the source of the first one, by which points are put in order.
         self.first: tuple[int, int] | None = None
 
@@ -49,11 +49,13 @@ class _Point:
                     pairs = zip(self._sums or [Fraction(0)] * 3, terms, strict=True)
                     self._sums = [total + sign * term for total, term in pairs]
         self._row = None
-        place, gone = (order, source), (self._order.pop(source, None), source)
+        place, gone = (order, source), (self._order.pop(source, source), source)
         if answer is not None:
-            self.answers[source], self._order[source] = answer, order
+            self.answers[source] = answer
+            if order != source:
+                self._order[source] = order
         if gone == self.first:
-            every = ((order, source) for source, order in self._order.items())
+            every = ((self._order.get(source, source), source) for source in self.answers)
             self.first = min(every, default=None)
         elif answer is not None:  # not looked for again among very many
             self.first = min(self.first or place, place)
@@ -81,6 +83,7 @@ class Averages:
         self, surrogate: Surrogate, candidates: Tensor, pool: Tensor | None = None
     ) -> None:
         self.surrogate, self._nothing = surrogate, candidates[:0].cpu()
+        self._without_value = surrogate.standard(None, None)  # one for very many pending trials
         self._at_candidates = CandidatePosterior(
             surrogate.covar_module, surrogate.inputs(candidates), pool=pool
         )
@@ -118,7 +121,9 @@ class Averages:
         """
         if key not in self._points:
             self._points[key] = _Point(x)
-        answer = self.surrogate.standard(value, noise_var)
+        answer = self._without_value
+        if value is not None or noise_var is not None:
+            answer = self.surrogate.standard(value, noise_var)
         self._set(key, source, answer, source if order is None else order)
 
     def drop(self, key: int, source: int) -> None:
