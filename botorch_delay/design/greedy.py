@@ -18,7 +18,9 @@ form.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -71,7 +73,7 @@ class GreedyDesign:
         self._rows = torch.arange(len(candidates)) if rows is None else rows.cpu()
         # All by their places among the candidates.
         self._excluded: set[int] = set()
-        self._picks: list[int] = []
+        self._picks = array("q")
         for index in picks:
             self.add(index)
 
@@ -159,7 +161,7 @@ class GreedyDesign:
         """Pick ``n`` more points by the rule and return their indices."""
         if isinstance(self._form, _Tracked) and len(self._excluded) < len(self._candidates):
             made = self._form.extend(n)
-            self._picks += made
+            self._picks.extend(made)
             return self._indices(made)
         for _ in range(n):
             self.add(self.next())
@@ -168,7 +170,7 @@ class GreedyDesign:
     def _place(self, index: int) -> int:
         return int(torch.searchsorted(self._rows, index))
 
-    def _indices(self, places: list[int]) -> list[int]:
+    def _indices(self, places: Sequence[int]) -> list[int]:
         return self._rows[torch.tensor(places, dtype=torch.long)].tolist()
 
     def _mask(self) -> Tensor | None:
@@ -217,7 +219,6 @@ class _Tracked:
         _check_finite(variance.max())
         return lowest_of_largest(variance)
 
-    @torch.no_grad()
     def _add(self, index: Tensor) -> None:
         """Count a pick, a LongTensor of shape 1."""
         column = self.covariance.column(index)
@@ -416,5 +417,5 @@ def greedy_max_variance(
 
 
 def _check_finite(largest: Tensor) -> None:
-    if not torch.isfinite(largest):
+    if not math.isfinite(largest):
         raise NumericsError("The variance of some candidate is not finite.")

@@ -191,6 +191,8 @@ class Maximizer:
         if self._domain.is_discrete and model.tells_all_at_once:
             avoided = model.feasibility.tried()
         for keys, left_out in ((closed + avoided, fails), (closed, fails), (closed, None)):
+            if not keys and inside is None and left_out is None and model.pool is None:
+                return None, within
             rows = [key for key in keys if key >= 0]
             points = [model.point(key) for key in keys if key < 0]
             taken = _hashes(sent(torch.stack(points), pool) if points else pool[:0])
@@ -203,8 +205,6 @@ class Maximizer:
                     free = free & ~left_out(X)
                 return free & ~torch.isin(_hashes(X), taken) if len(taken) else free
 
-            if not keys and inside is None and left_out is None and model.pool is None:
-                return None, within
             everyone = not points and left_out is None
             allowed = within.clone() if everyone else within & may_ask(pool)
             allowed[sent_rows(rows, allowed)] = False
