@@ -215,8 +215,8 @@ class DelayedGP(SingleTaskGP):
         self.eval()
         together = torch.cat([self._X_pending, X])
         model = self._with_more(X[:0], self.train_targets[:0], together)
-        kept = {name: self._cache[name] for name in ("observed", "pending") if name in self._cache}
-        model._cache.update(kept)
+        for name in {"observed", "pending"}.intersection(self._cache):
+            model._cache[name] = self._cache[name]
         return model
 
     def with_answer(self, x: Tensor, y: float | Tensor) -> DelayedGP:
