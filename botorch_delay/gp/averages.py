@@ -14,9 +14,13 @@ from botorch_delay.gp.candidates import CandidatePosterior
 from botorch_delay.gp.posterior import Data, Posterior
 from botorch_delay.gp.surrogate import Surrogate
 
+_Answer = tuple[float, float, int | None]
+
 
 class _Point:
-    """One point, its answers (value and noise variance) by source, and their average.
+    """One point, its answers by source, and their average.
+
+    Of an answer it has the value, the noise variance, and its order; None if that is its source.
 
     Sums are exact, so that the average depends neither on the order of the answers nor on those
     that were taken out again. They take time, and most points have one answer, which needs none.
@@ -24,16 +28,15 @@ class _Point:
 
     def __init__(self, x: Tensor) -> None:
         self.x = x
-        self.answers: dict[int, tuple[float, float]] = {}
+        self.answers: dict[int, _Answer] = {}
         # Of precisions, their products with values, and their squares; empty with fewer than two
         # answers.
         self._sums: list[Fraction] = []
         self._row: tuple[float, float, float] | None = None
-        self._order: dict[int, int] = {}  # of answers, by source, where it is not the source itself
         # The order and the source of the first one, by which points are put in order.
         self.first: tuple[int, int] | None = None
 
-    def place(self, source: int, answer: tuple[float, float] | None, order: int = 0) -> None:
+    def place(self, source: int, answer: _Answer | None) -> None:
         """Set the answer of a source; None to take it out."""
         before = self.answers.pop(source, None)
         changes = [(answer, 1), (before, -1)]
@@ -49,26 +52,29 @@ class _Point:
                     pairs = zip(self._sums or [Fraction(0)] * 3, terms, strict=True)
                     self._sums = [total + sign * term for total, term in pairs]
         self._row = None
-        place, gone = (order, source), (self._order.pop(source, source), source)
         if answer is not None:
             self.answers[source] = answer
-            if order != source:
-                self._order[source] = order
-        if gone == self.first:
-            every = ((self._order.get(source, source), source) for source in self.answers)
-            self.first = min(every, default=None)
+        if self.first is not None and self.first[1] == source:
+            places = (_place(source, answer) for source, answer in self.answers.items())
+            self.first = min(places, default=None)
         elif answer is not None:  # not looked for again among very many
+            place = _place(source, answer)
             self.first = min(self.first or place, place)
 
     @property
     def row(self) -> tuple[float, float, float]:
         """As in :class:`Data`: mean answer, its noise variance, and its spread."""
         if self._row is None and not self._sums:
-            self._row = *next(iter(self.answers.values())), 1.0
+            self._row = *next(iter(self.answers.values()))[:2], 1.0
         elif self._row is None:
             precision, weighted, squares = map(float, self._sums)
             self._row = weighted / precision, 1.0 / precision, squares / precision / precision
         return self._row
+
+
+def _place(source: int, answer: _Answer) -> tuple[int, int]:
+    """By which answers are put in order."""
+    return source if answer[2] is None else answer[2], source
 
 
 class Averages:
@@ -83,7 +89,7 @@ class Averages:
         self, surrogate: Surrogate, candidates: Tensor, pool: Tensor | None = None
     ) -> None:
         self.surrogate, self._nothing = surrogate, candidates[:0].cpu()
-        self._without_value = surrogate.standard(None, None)  # one for very many pending trials
+        self._without_value = *surrogate.standard(None, None), None  # one for very many trials
         self._at_candidates = CandidatePosterior(
             surrogate.covar_module, surrogate.inputs(candidates), pool=pool
         )
@@ -121,24 +127,22 @@ class Averages:
         """
         if key not in self._points:
             self._points[key] = _Point(x)
-        answer = self._without_value
-        if value is not None or noise_var is not None:
-            answer = self.surrogate.standard(value, noise_var)
-        self._set(key, source, answer, source if order is None else order)
+        answer: _Answer = self._without_value
+        if (value, noise_var, order) != (None, None, None):
+            answer = *self.surrogate.standard(value, noise_var), order
+        self._set(key, source, answer)
 
     def drop(self, key: int, source: int) -> None:
         """Take an answer out, if it is there."""
         if key in self._points:
             self._set(key, source, None)
 
-    def _set(
-        self, key: int, source: int, answer: tuple[float, float] | None, order: int = 0
-    ) -> None:
+    def _set(self, key: int, source: int, answer: _Answer | None) -> None:
         point = self._points[key]
         before = point.answers.get(source)
-        if answer == before:
+        if before is answer is None or (before and answer and before[:2] == answer[:2]):
             return
-        point.place(source, answer, order)
+        point.place(source, answer)
         self.size += (answer is not None) - (before is not None)
         self._changed.add(key)
         self._moved.add(key)

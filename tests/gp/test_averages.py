@@ -28,7 +28,7 @@ def anew(averages, judge, points):
     """The same answers entered into something new, in their order."""
     fresh = Averages(judge, points)
     for key, point in sorted(averages._points.items(), key=lambda item: sorted(item[1].answers)):
-        for source, (value, noise) in sorted(point.answers.items()):
+        for source, (value, noise, _) in sorted(point.answers.items()):
             fresh.put(key, source, point.x, value, noise)
     return fresh
 
