@@ -305,9 +305,12 @@ class Posterior:
         _ = self._rounding  # it warns of noise that is lost in it
         with torch.set_grad_enabled(torch.is_grad_enabled() and X.requires_grad):
             inputs = X if self._inputs is None else self._inputs(X)
-            chunks = inputs.split(rows_per_chunk(len(self), inputs))
-            found = [self._variance(chunk, often)[2] for chunk in chunks]
-            return self._scale**2 * (found[0] if len(found) == 1 else torch.cat(found))
+            size = rows_per_chunk(len(self), inputs)
+            if len(inputs) <= size:
+                found = self._variance(inputs, often)[2]
+            else:
+                found = torch.cat([self._variance(part, often)[2] for part in inputs.split(size)])
+            return found if self._scale == 1.0 else self._scale**2 * found
 
     def at(self, X: Tensor, *, weights: bool = False) -> Moments:
         """The posterior at ``n x d`` points, in bounded memory beyond the result.
