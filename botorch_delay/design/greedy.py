@@ -17,7 +17,9 @@ Ties go to the lowest index whose variance is at least (1 - 1e-8) times the larg
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -69,7 +71,7 @@ class GreedyDesign:
             covar_module, candidates, noise_var, self._mask
         )
         self._rows = torch.arange(len(candidates)) if rows is None else rows.cpu()
-        self._picks: list[int] = []  # places among the candidates
+        self._picks = array("q")  # places among the candidates
         for index in picks:
             self.add(index)
 
@@ -151,13 +153,13 @@ class GreedyDesign:
     def extend(self, n: int) -> list[int]:
         """Pick ``n`` more points by the rule and return their indices."""
         made = self._form.extend(n)
-        self._picks += made
+        self._picks.extend(made)
         return self._indices(made)
 
     def _place(self, index: int) -> int:
         return int(torch.searchsorted(self._rows, index))
 
-    def _indices(self, places: list[int]) -> list[int]:
+    def _indices(self, places: Sequence[int]) -> list[int]:
         return self._rows[torch.tensor(places, dtype=torch.long)].tolist()
 
 
@@ -361,7 +363,8 @@ def greedy_max_variance(
 
 def _check_largest(variance: Tensor) -> None:
     """Raise an error if the largest open variance is not a number: -inf if none is open."""
-    if torch.isneginf(variance):
+    largest = float(variance)
+    if largest == -math.inf:
         raise ExhaustedDesignError("Every candidate of the design is excluded.")
-    if not torch.isfinite(variance):
+    if not math.isfinite(largest):
         raise NumericsError("The variance of some candidate is not finite.")

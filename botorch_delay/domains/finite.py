@@ -100,6 +100,11 @@ class Domain(ABC):
         return self.like.cpu()
 
     @cached_property
+    def device(self) -> torch.device:
+        """The device of ``like``: one object for all trials."""
+        return self.like.device
+
+    @cached_property
     def is_discrete(self) -> bool:
         """Whether all columns have finitely many values."""
         return all(self.allowed(column) is not None for column in range(self.dim))

@@ -42,7 +42,8 @@ class Slot:
     """A design point of the round: one pick of the design, served by one or more trials."""
 
     key: int
-    trials: tuple[int, ...] = ()  # ids of those that served it; the last one counts
+    trial: int = -1  # id of the last one that served it, which counts
+    tries: int = 0  # how many served it
     outcome: TrialState = TrialState.RUNNING  # of the last trial; a late answer changes nothing
     state: SlotState = SlotState.WAITING
 
@@ -129,11 +130,11 @@ class OpenRound:
         if slot >= len(self.slots):
             return slot == len(self.slots)
         found = self.slots[slot]
-        return not found.trials or (found.key == key and found.state is SlotState.RETRY)
+        return not found.tries or (found.key == key and found.state is SlotState.RETRY)
 
     def is_served(self, slot: int) -> bool:
         """Whether a slot has a trial."""
-        return slot < len(self.slots) and bool(self.slots[slot].trials)
+        return slot < len(self.slots) and self.slots[slot].tries > 0
 
     def take(self, trial: Trial, key: int) -> None:
         """Enter a new trial of the point with a key."""
@@ -149,7 +150,8 @@ class OpenRound:
         if slot.key != key:  # reserved before failures were known that change the design
             slot.key = key
             self.design = None
-        slot.trials += (trial.id,)
+        slot.trial = trial.id
+        slot.tries += 1
         slot.outcome = TrialState.RUNNING
         self._refresh(trial.slot)
 
@@ -159,7 +161,7 @@ class OpenRound:
         if trial.slot < 0:
             return
         slot = self.slots[trial.slot]
-        if trial.id != slot.trials[-1] or slot.outcome is TrialState.ABANDONED:
+        if trial.id != slot.trial or slot.outcome is TrialState.ABANDONED:
             return
         slot.outcome = TrialState.ABANDONED if trial.late else trial.state
         if self.is_given_up(slot):
@@ -216,7 +218,7 @@ class OpenRound:
 
     def is_given_up(self, slot: Slot) -> bool:
         """Whether the design goes on as if an abandoned point had never been asked."""
-        last = not self._needs_all or len(slot.trials) >= MAX_FAILURES
+        last = not self._needs_all or slot.tries >= MAX_FAILURES
         return slot.outcome is TrialState.ABANDONED and last
 
     def is_counted(self, trial: Trial) -> bool:
@@ -224,7 +226,7 @@ class OpenRound:
         if trial.slot < 0:
             return False
         slot = self.slots[trial.slot]
-        return slot.state is SlotState.ANSWERED and slot.trials[-1] == trial.id
+        return slot.state is SlotState.ANSWERED and slot.trial == trial.id
 
     def outstanding(self) -> Outstanding:
         """What keeps the round from closing once all its design points have been asked."""
@@ -234,7 +236,7 @@ class OpenRound:
         )
         statuses = [(self._status(slot.key), slot.key) for slot in retries]
         return Outstanding(
-            trials=tuple(sorted(slot.trials[-1] for slot in waiting)),
+            trials=tuple(sorted(slot.trial for slot in waiting)),
             again=sum(status is PointStatus.OPEN for status, _ in statuses),
             held=tuple(sorted({key for status, key in statuses if status is PointStatus.HELD})),
         )
@@ -242,7 +244,7 @@ class OpenRound:
     def answered(self, first: int | None) -> list[int]:
         """Ids of the trials whose answers count, of the first slots or of all, increasing."""
         slots = self.slots if first is None else self.slots[:first]
-        return sorted(s.trials[-1] for s in slots if s.state is SlotState.ANSWERED)
+        return sorted(s.trial for s in slots if s.state is SlotState.ANSWERED)
 
     def _append(self, slot: Slot) -> None:
         self.slots.append(slot)
@@ -260,7 +262,7 @@ class OpenRound:
         if slot.state in (SlotState.RETRY, SlotState.DROPPED) and status is PointStatus.KNOWN:
             slot.state = SlotState.KNOWN
         if slot.state is SlotState.RETRY and (
-            len(slot.trials) >= MAX_FAILURES or status is PointStatus.INFEASIBLE
+            slot.tries >= MAX_FAILURES or status is PointStatus.INFEASIBLE
         ):
             slot.state = SlotState.DROPPED
         for state, numbers in self._slots_in.items():

@@ -15,8 +15,8 @@ from botorch_delay.gp.candidates import CandidatePosterior
 from botorch_delay.gp.posterior import Data, Posterior, shared_prefix
 from botorch_delay.gp.surrogate import Surrogate
 
-# A value, its noise variance, and its place in the order of answers.
-_Answer = tuple[float, float, int]
+# A value, its noise variance, and its place in the order of answers; None if that is its source.
+_Answer = tuple[float, float, int | None]
 
 
 class _Point:
@@ -47,7 +47,8 @@ class _Point:
     @cached_property
     def first(self) -> tuple[int, int]:
         """Order and source of the first answer, by which points are sorted."""
-        return min((order, source) for source, (_, _, order) in self.answers.items())
+        places = ((s if a[2] is None else a[2], s) for s, a in self.answers.items())
+        return min(places)
 
     @cached_property
     def row(self) -> tuple[float, float, float]:
@@ -64,6 +65,11 @@ class _Point:
         return weighted / total, 1.0 / total, squares / total / total
 
 
+def _place(source: int, answer: _Answer) -> tuple[int, int]:
+    """By which answers are put in order."""
+    return source if answer[2] is None else answer[2], source
+
+
 class Averages:
     """Answers averaged per point, in units of a surrogate, and their posteriors.
 
@@ -76,6 +82,7 @@ class Averages:
         self, surrogate: Surrogate, candidates: Tensor, pool: Tensor | None = None
     ) -> None:
         self.surrogate, self._nothing = surrogate, candidates[:0].cpu()
+        self._without_value = *surrogate.standard(None, None), None  # one for very many trials
         self._at_candidates = CandidatePosterior(
             surrogate.covar_module, surrogate.inputs(candidates), pool=pool
         )
@@ -108,8 +115,10 @@ class Averages:
         """
         if key not in self._points:
             self._points[key] = _Point(x)
-        answer = self.surrogate.standard(value, noise_var)
-        self._set(key, source, (*answer, source if order is None else order))
+        answer: _Answer = self._without_value
+        if (value, noise_var, order) != (None, None, None):
+            answer = *self.surrogate.standard(value, noise_var), order
+        self._set(key, source, answer)
 
     def drop(self, key: int, source: int) -> None:
         """Take an answer out, if it is there."""
@@ -119,7 +128,7 @@ class Averages:
     def _set(self, key: int, source: int, answer: _Answer | None) -> None:
         point = self._points[key]
         before = point.answers.get(source)
-        if answer == before:
+        if before is answer is None or (before and answer and before[:2] == answer[:2]):
             return
         point.place(source, answer)
         self.size += (answer is not None) - (before is not None)

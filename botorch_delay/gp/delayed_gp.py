@@ -64,6 +64,8 @@ class DelayedGP(SingleTaskGP):
         True
     """
 
+    # In the cache: "observed": (L, L^-1 (y - m)); "fantasy": the fantasy model; "pending": what
+    # _given_answers() found for the first pending points, or all of them.
     _X_pending: Tensor
     _noise_var: float | None
     _original_train_inputs: Tensor
@@ -196,12 +198,15 @@ class DelayedGP(SingleTaskGP):
         if "fantasy" not in self._cache:
             factor, white = self._observed()
             P = self.transform_inputs(self._X_pending)
-            left, corner, mean = self._growth(factor, white, P)
+            with torch.no_grad():
+                rows, schur = self._given_answers(self._X_pending)
+                corner, _ = factorize(schur, self._pending_noise())
+                mean = self.mean_module(P) + rows @ white
             fantasy = self._with_more(self._X_pending, mean, self._X_pending[:0])
             # The answers are the mean itself: what they add is 0.
             white = torch.cat([white, white.new_zeros(len(mean))])
-            fantasy._cache["observed"] = (factor.extended(left, corner), white)
-            self._cache["fantasy"] = fantasy
+            fantasy._cache["observed"] = (factor.extended(rows, corner), white)
+            self._cache.update(pending=(rows, schur), fantasy=fantasy)
         return self._cache["fantasy"]
 
     def fantasy_posterior(
@@ -216,15 +221,16 @@ class DelayedGP(SingleTaskGP):
         self.eval()
         together = torch.cat([self._X_pending, X])
         model = self._with_more(X[:0], self.train_targets[:0], together)
-        if "observed" in self._cache:
-            model._cache["observed"] = self._cache["observed"]
+        for name in {"observed", "pending"}.intersection(self._cache):
+            model._cache[name] = self._cache[name]
         return model
 
     def with_answer(self, x: Tensor, y: float | Tensor) -> DelayedGP:
         """A new model with one more answer, and ``x`` no longer pending.
 
-        The factor grows by one row: ``O(n^2)`` for n answers. Transforms keep the statistics that
-        they have learned. ``x`` is ``d`` or ``1 x d``, and ``y`` one value in raw units.
+        The factor grows by one row: ``O(n^2)`` for n answers, ``O(n p)`` for one of p pending
+        points after a fantasy posterior. Transforms keep the statistics that they have learned.
+        ``x`` is ``d`` or ``1 x d``, and ``y`` one value in raw units.
         """
         x = self._check_points(_as_rows(x), "x")
         if len(x) != 1:
@@ -235,15 +241,12 @@ class DelayedGP(SingleTaskGP):
         target = sent([[value]], self.train_targets)
         if hasattr(self, "outcome_transform"):
             target, _ = self.outcome_transform(target, X=self.transform_inputs(x))
-        pending = self._X_pending
-        if len(matches := (pending == x).all(dim=-1).nonzero()):
-            pending = torch.cat([pending[: matches[0]], pending[matches[0] + 1 :]])
+        matches = (self._X_pending == x).all(dim=-1).nonzero()
+        place = int(matches[0]) if len(matches) else len(self._X_pending)
+        pending = torch.cat([self._X_pending[:place], self._X_pending[place + 1 :]])
         model = self._with_more(x, target.reshape(1), pending)
         if "observed" in self._cache:
-            factor, white = self._cache["observed"]
-            left, corner, mean = self._growth(factor, white, self.transform_inputs(x))
-            tail = (model.train_targets[-1:] - mean) / corner[0]
-            model._cache["observed"] = (factor.extended(left, corner), torch.cat([white, tail]))
+            self._extend(model, x, place)
         return model
 
     def _apply_noise(
@@ -285,15 +288,53 @@ class DelayedGP(SingleTaskGP):
         return super()._apply(fn)
 
     @torch.no_grad()
-    def _growth(self, factor: Factor, white: Tensor, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Rows that answers at ``X`` (``p x d``, transformed) add to L, and the mean there.
+    def _extend(self, model: DelayedGP, x: Tensor, place: int) -> None:
+        """Give ``model``, which has one more answer at ``x`` (``1 x d``), its cache.
 
-        The rows are left of their corner, ``p x n``, and the corner.
+        ``place`` is that of x among the pending points; their number where it is none of them.
         """
-        cross = self._whitened_cross(factor, X)
-        schur = covariance(self.covar_module, X, X) - cross.mT @ cross
-        corner, _ = factorize(schur, self._pending_noise())
-        return cross.mT, corner, self.mean_module(X) + cross.mT @ white
+        factor, white = self._cache["observed"]
+        rows, schur = self._known_pending()
+        if place >= len(schur):
+            place = len(schur)
+            rows, schur = self._given_answers(torch.cat([self._X_pending[:place], x]))
+        row, square = rows[place], schur[place, place] + self._pending_noise()
+        if square.item() <= 0.0:  # lost to rounding: let the new model factorize, with a warning
+            return
+        pivot = square.sqrt()
+        residual = model.train_targets[-1:] - self.mean_module(self.transform_inputs(x))
+        white = torch.cat([white, (residual - row @ white) / pivot])
+        others = [i for i in range(len(schur)) if i != place]
+        beside = schur[others, place] / pivot
+        rows = torch.cat([rows[others], beside.unsqueeze(1)], dim=1)
+        model._cache.update(
+            observed=(factor.extended(row.unsqueeze(0), pivot.unsqueeze(0)), white),
+            pending=(rows, schur[others][:, others] - beside.outer(beside)),
+        )
+
+    def _known_pending(self) -> tuple[Tensor, Tensor]:
+        """What :meth:`_given_answers` found before, for as many of the first pending points."""
+        cache = self._cache
+        if "pending" in cache:
+            found: tuple[Tensor, Tensor] = cache["pending"]
+            return found
+        empty = self.train_targets.new_empty(0, 0)
+        return self.train_targets.new_empty(0, len(self.train_targets)), empty
+
+    def _given_answers(self, P: Tensor) -> tuple[Tensor, Tensor]:
+        """``K(P, train) L'^-1``, ``p x n``, and the covariance of P given the answers, ``p x p``.
+
+        P, ``p x d``, are raw points; the pending ones that are known already come first.
+        """
+        factor, _ = self._observed()
+        rows, schur = self._known_pending()
+        known, points = len(schur), self.transform_inputs(P)
+        if known < len(P):
+            new = self._whitened_cross(factor, points[known:]).mT
+            rows = torch.cat([rows, new])
+            below = covariance(self.covar_module, points[known:], points) - new @ rows.mT
+            schur = torch.cat([torch.cat([schur, below[:, :known].mT], dim=1), below])
+        return rows, schur
 
     def _observed(self) -> tuple[Factor, Tensor]:
         """``L`` and ``L^-1 (y - m)`` of the answers."""

@@ -69,11 +69,12 @@ def covariance_with_pull(
 def prior_variance(covar_module: Kernel, X: Tensor) -> Tensor:
     """``k(x, x)`` for every row: ``batch_shape x n x d`` to ``batch_shape x n``."""
     kind = type(covar_module)
-    if covar_module.batch_shape or kind not in (RBFKernel, MaternKernel, ScaleKernel):
-        return covar_module(X, diag=True)
-    if kind is ScaleKernel:
+    # Without a batch; ``batch_shape``, which looks for parts of the kernel, takes longer.
+    if kind in (RBFKernel, MaternKernel) and covar_module.raw_lengthscale.dim() == 2:
+        return X.new_ones(X.shape[:-1])
+    if kind is ScaleKernel and not covar_module.batch_shape:
         return covar_module.outputscale * prior_variance(covar_module.base_kernel, X)
-    return X.new_ones(X.shape[:-1])
+    return covar_module(X, diag=True)
 
 
 def scaled(covar_module: Kernel, scale: float, like: Tensor) -> Kernel:

@@ -284,7 +284,8 @@ class Posterior:
             inputs = self._inputs(X)
             chunks = inputs.split(rows_per_chunk(len(self), inputs))
             found = [self._variance(chunk, often)[2] for chunk in chunks]
-            return self._scale**2 * (found[0] if len(found) == 1 else torch.cat(found))
+            variance = found[0] if len(found) == 1 else torch.cat(found)
+            return variance if self._scale == 1.0 else self._scale**2 * variance
 
     def at(self, X: Tensor, *, weights: bool = False) -> Moments:
         """The posterior at ``n x d`` points, in bounded memory beyond the result.

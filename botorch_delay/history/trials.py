@@ -197,6 +197,9 @@ class Ledger:
         self.trials: list[Trial] = []
         self.attached: list[Attached] = []
         self.detached: list[Attached] = []
+        # How many trials there are. Equal numbers are kept as one object, here and below: each of
+        # a trial's own would be a tenth of the memory that it takes.
+        self._count = 0
         self._running: dict[int, Trial] = {}
         self.values: list[float] = []  # of all answers and attached results, increasing
         # To save memory an ask is kept as its trial, an answer or failure as the trial's id.
@@ -236,7 +239,7 @@ class Ledger:
 
     def ask(self, event: Event, domain: Domain) -> Trial:
         """Append a trial that was asked; StorageError if its id is not the next one."""
-        number, data = len(self.trials), event.data
+        number, data = self._count, event.data
         if event.trial != number:
             raise StorageError(f"trial {event.trial} was asked after {number} others.")
         index = data["point"]
@@ -244,9 +247,13 @@ class Ledger:
             source = torch.tensor(data["x"], dtype=domain.like.dtype)
         else:
             source = domain.on_cpu
-        place = source, domain.like.device, domain.columns, index
-        trial = Trial(number, *place, data["round"], data["slot"], asked_at=event.time)
+        slot = data["slot"]
+        if 0 <= slot < number:
+            slot = self.trials[slot].id
+        place = source, domain.device, domain.columns, index
+        trial = Trial(number, *place, data["round"], slot, asked_at=event.time)
         self.trials.append(trial)
+        self._count = number + 1
         self._running[number] = trial
         self._events.append(trial if len(data) == 4 else event)
         return trial
@@ -265,7 +272,7 @@ class Ledger:
             late=late,
             reason=data.get("reason", ""),
             answered_at=event.time,
-            answered_step=len(self.trials),
+            answered_step=self._count,
         )
         self._running.pop(trial.id, None)
         if trial.value is not None:
@@ -309,7 +316,7 @@ class Ledger:
         assert event.value is not None
         x = torch.tensor(event.data["x"], dtype=domain.like.dtype)
         number = len(self.attached) + len(self.detached)
-        place = x, domain.like.device, event.data["point"]
+        place = x, domain.device, event.data["point"]
         self.attached.append(Attached(*place, event.value, number, event.time, len(self.trials)))
         self._events.append(event)
         bisect.insort(self.values, event.value)

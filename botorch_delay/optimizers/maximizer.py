@@ -64,6 +64,7 @@ class Maximizer:
         # What the model was made with: a surrogate, and what rounds have left of a box.
         self._fitted: Surrogate | None = None
         self._cut: ActiveSet | None = None
+        self._within: Tensor | None = None  # which candidates are in what rounds have left
         parts = ledger, feasibility, config.domain, config.pending
         self.model = RuleModel(*parts, sign=config.sign, seed=config.seed)
 
@@ -85,7 +86,7 @@ class Maximizer:
         if self._domain.count is None and self._fitting.fitted_to > MANY_ANSWERS:
             candidates = candidates[::2]
         model.restart(self.rule.surrogates(fitted), candidates)
-        self._order = None
+        self._order = self._within = None
 
     def choose(
         self, number: int, slot: int, active: ActiveSet | None = None, *, confirm: bool = False
@@ -183,7 +184,9 @@ class Maximizer:
         model, pool = self.model, self.model.candidates
         everywhere = torch.ones(len(pool), dtype=torch.bool, device=pool.device)
         inside = None if self._cut is None else self._cut.inside
-        within = everywhere if inside is None else inside(pool)
+        within = everywhere
+        if inside is not None:
+            within = self._within = inside(pool) if self._within is None else self._within
         if active is not None and active.rows is not None:
             within = torch.zeros_like(everywhere).index_fill(0, active.rows, True)
         closed, fails = model.feasibility.closed(), model.where_trials_fail()
@@ -191,21 +194,24 @@ class Maximizer:
         if self._domain.is_discrete and model.tells_all_at_once:
             avoided = model.feasibility.tried()
         for keys, left_out in ((closed + avoided, fails), (closed, fails), (closed, None)):
+            if not keys and inside is None and left_out is None and model.pool is None:
+                return None, within
             rows = [key for key in keys if key >= 0]
             taken = _hashes(model.points([key for key in keys if key < 0]))
 
-            def may_ask(
+            def is_free(
                 X: Tensor, taken: Tensor = taken, left_out: PointTest | None = left_out
             ) -> Tensor:
-                free = everywhere.new_ones(len(X)) if inside is None else inside(X)
+                free = everywhere.new_ones(len(X))
                 if left_out is not None:
                     free = free & ~left_out(X)
                 return free & ~torch.isin(_hashes(X), taken) if len(taken) else free
 
-            if not keys and inside is None and left_out is None and model.pool is None:
-                return None, within
+            def may_ask(X: Tensor, is_free: PointTest = is_free) -> Tensor:
+                return is_free(X) if inside is None else inside(X) & is_free(X)
+
             everyone = not len(taken) and left_out is None
-            allowed = within.clone() if everyone else within & may_ask(pool)
+            allowed = within & is_free(pool)
             allowed[sent_rows(rows, allowed)] = False
             if model.pool is not None:
                 pooled = torch.zeros_like(allowed).index_copy(0, model.pool, allowed[model.pool])

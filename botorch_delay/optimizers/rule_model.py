@@ -245,9 +245,12 @@ class RuleModel(View, TrialObserver):
         That is, at least ``CROWDED``, and as many as are answered, are around the best answered
         point or the pending one with the largest mean.
         """
+        if self.finite or self.is_blind:
+            return False
+        if not (self.surrogate.learned and self.pending.hallucinates):
+            return False
         points = [trial.point for trial in self._ledger.running()]
-        few = len(points) < CROWDED or self.is_blind
-        if few or self.finite or not (self.surrogate.learned and self.pending.hallucinates):
+        if len(points) < CROWDED:
             return False
         posterior = self.answers.anywhere
         both = sent(torch.stack([*self.answers.best(1), *points]), self.candidates)

@@ -33,7 +33,7 @@ def due(opt, kappa):
     points = opt.domain.points
     first = current.slots[: current.design_size]
     intended = [slot.key for slot in first]
-    there = [slot.key for slot in first if opt.trials[slot.trials[-1]].value is not None]
+    there = [slot.key for slot in first if opt.trials[slot.trial].value is not None]
     active = points[opt.active_set.indices]
     if len(there) == len(intended):
         return True
