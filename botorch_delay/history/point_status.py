@@ -107,13 +107,23 @@ class Feasibility(TrialObserver):
         """Points with an answer or a running trial, increasing."""
         return sorted(self._tries)
 
-    def repeats_agree(self) -> bool:
-        """Whether enough points were tried again, and none gave another answer.
+    @property
+    def repeats(self) -> int:
+        """The number of tries of points that had been tried before.
 
         Running trials count as tries, so that workers do not all repeat points at once.
         """
-        repeats = self._tried - len(self._tries)
-        return not self._differing and repeats >= max(REPEATS, REPEATED_SHARE * self._tried)
+        return self._tried - len(self._tries)
+
+    @property
+    def repeats_differ(self) -> bool:
+        """Whether some point gave different answers."""
+        return bool(self._differing)
+
+    def repeats_agree(self) -> bool:
+        """Whether enough points were tried again, and none gave another answer."""
+        enough = max(REPEATS, REPEATED_SHARE * self._tried)
+        return not self._differing and self.repeats >= enough
 
     def _add_tries(self, key: int, more: int) -> None:
         self._tried += more

@@ -21,7 +21,7 @@ from botorch_delay.elimination.active_set import ActiveSet
 from botorch_delay.elimination.box_active_set import spread_points
 from botorch_delay.exceptions import InputError, NumericsError
 from botorch_delay.gp.surrogate import MANY_ANSWERS, Surrogate
-from botorch_delay.history.point_status import Feasibility, nothing_to_ask, row_of
+from botorch_delay.history.point_status import REPEATS, Feasibility, nothing_to_ask, row_of
 from botorch_delay.history.trials import Ledger, Suggestion
 from botorch_delay.optimizers.config import AcquisitionConfig, BPEConfig
 from botorch_delay.optimizers.rule_model import RuleModel
@@ -39,6 +39,8 @@ STEPS = 8
 LOCAL_REACH = 0.1
 # Climbs also begin around this many of the best answered points, at this many places each.
 NEAREST, AROUND = 8, 4
+# On a box the best point is asked again once in this many answers, while values seem exact.
+ANSWERS_PER_REPEAT = 12
 # Answered points of a box that are compared when one is to be asked again.
 MOST_CONFIRMED = 256
 # Climbs end when the best of them can gain no more than this share of the prior deviation.
@@ -89,15 +91,24 @@ class Maximizer:
         self._order = self._within = None
 
     def choose(
-        self, number: int, slot: int, active: ActiveSet | None = None, *, confirm: bool = False
+        self,
+        number: int,
+        slot: int,
+        active: ActiveSet | None = None,
+        *,
+        repeat: bool = False,
+        confirm: bool = False,
     ) -> Suggestion:
         """The next point, for a slot of a round; anywhere where ``active`` is None.
 
-        With ``confirm`` one of the best answered points is asked again, where it is open which is
-        best. EmptyDomainError if nothing may be asked, NumericsError if the rule is finite nowhere.
+        With ``repeat`` the best answered point of a box may be asked again, to tell whether there
+        is noise; with ``confirm`` one of the best answered points, where it is open which is best.
+        EmptyDomainError if nothing may be asked, NumericsError if the rule is finite nowhere.
         """
         self.update(active)
-        point = self.confirm(active) if confirm else None
+        point: int | Tensor | None = self.repeat(active) if repeat else None
+        if point is None and confirm:
+            point = self.confirm(active)
         if point is None:
             point = self._largest(active)
         data = {"width": self.model.width_at(point)} if self.model.pending.inflate else {}
@@ -130,6 +141,22 @@ class Maximizer:
         if blind:
             return model.candidates.index_select(0, scores.argmax().unsqueeze(0)).squeeze(0)
         return self._climb(model, scores, may_ask, allowed)
+
+    def repeat(self, active: ActiveSet | None = None) -> Tensor | None:
+        """The best answered point of a box, ``d``, if asking it again may reveal noise.
+
+        A few answers in many columns cannot tell noise from a function that varies fast, and the
+        learned noise may be that of exact evaluations where there is some. Two answers at one
+        point can tell.
+        """
+        model = self.model
+        if model.finite or self._config.exact or not model.surrogate.is_exact:
+            return None
+        if model.feasibility.repeats >= min(model.answers.size // ANSWERS_PER_REPEAT, REPEATS):
+            return None
+        keys, mean, _ = self._answered(active)
+        key = keys[int(mean.argmax())] if keys else 0
+        return None if not keys or key in model.running() else model.point(key).clone()
 
     def confirm(self, active: ActiveSet | None = None) -> int | Tensor | None:
         """The answered point to ask again, while it is open which is best; see :class:`Exploit`."""

@@ -138,7 +138,8 @@ class ReadableRun(Run, ABC):
         surrogate, answered = judged[0], sent(data.X, self._domain.like)
         evaluated = [result.index for result in self._ledger.results()]
         rows, candidates = self._active_points().evaluated(evaluated, answered)
-        scores = data.y if surrogate.is_exact else surrogate.means_of_many(data)
+        trusted = surrogate.is_exact and not self._feasibility.repeats_differ
+        scores = data.y if trusted else surrogate.means_of_many(data)
         if scores is None:
             posterior, half, _ = intervals(candidates, *judged)
             safest = posterior.mean - half if surrogate.learned else posterior.mean
