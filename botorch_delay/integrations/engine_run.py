@@ -187,7 +187,7 @@ class Readable(ABC):
         return self._synced().guarantee
 
     def recommend(self) -> dict[str, Any]:
-        """The parameters with the best posterior mean among those tried.
+        """The recommended parameters, see :meth:`BPEDelayOptimizer.recommend`.
 
         Raises:
             NoAnswerError: before any answer.

@@ -126,10 +126,11 @@ class ReadableRun(Run, ABC):
 
         With a given kernel, the one with the best posterior mean. With a learned kernel, the one
         whose interval has the best worst end (the largest lower end when maximising), so that one
-        lucky answer does not decide; if the learned noise is no more than rounding, the one with
-        the best answer. Attached results count; if no point of the domain was answered, all are
-        compared. It may lie outside the active set, if all answers together contradict the round
-        that eliminated it.
+        lucky answer does not decide; if the learned noise is no more than rounding and no point
+        gave two different answers, the one with the best answer. With a learned kernel and more
+        than 512 points with answers, their posterior means are compared. Attached results count; if
+        no point of the domain was answered, all are compared. It may lie outside the active set, if
+        all answers together contradict the round that eliminated it.
 
         Raises:
             NoAnswerError: before any answer.

@@ -1,13 +1,16 @@
 """Learned models: when a point is asked again, and where lists of values are searched."""
 
+from itertools import pairwise
+
 import torch
 from cases import generator, scattered
 
 import botorch_delay as bd
 from botorch_delay.design.ascent import nearby, redraw
+from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.point_status import REPEATS
 from botorch_delay.history.trials import TrialState
-from botorch_delay.optimizers.maximizer import AROUND, LOCAL_REACH, NEAREST
+from botorch_delay.optimizers.maximizer import ANSWERS_PER_REPEAT, AROUND, LOCAL_REACH, NEAREST
 
 SPACE = bd.Space({"kind": bd.Choice(list("abcd")), "n": bd.Int(0, 30), "m": bd.Int(1, 12)})
 POINTS = scattered(60)
@@ -98,6 +101,69 @@ def test_repeats_agree_once_there_are_some_without_another_value():
         counts[result.index] += 1
     assert opt._feasibility._tries == {row: tries for row, tries in enumerate(counts) if tries}
     assert opt._feasibility._tried == sum(counts)
+
+
+def levy(x):
+    w = 1 + (20 * x - 11) / 4
+    first, rest, last = w[0], w[:-1], w[-1]
+    middle = ((rest - 1) ** 2 * (1 + 10 * torch.sin(torch.pi * rest + 1) ** 2)).sum()
+    ends = torch.sin(torch.pi * first) ** 2
+    return float(ends + middle + (last - 1) ** 2 * (1 + torch.sin(2 * torch.pi * last) ** 2))
+
+
+def cube(columns):
+    return bd.BoxDomain(torch.tensor([[0.0] * columns, [1.0] * columns], dtype=torch.double))
+
+
+def test_on_a_box_a_few_repeats_of_the_best_point_show_that_there_is_no_noise():
+    opt = played(cube(2), lambda trial: float((trial.x - 0.3).square().sum()), 50)
+    asked = [tuple(trial.x.tolist()) for trial in opt.trials]
+    again = [i for i, x in enumerate(asked) if x in asked[:i]]
+    assert len(again) == REPEATS
+    assert all(later - earlier >= ANSWERS_PER_REPEAT for earlier, later in pairwise(again))
+    for number in again:
+        known = [trial.value for trial in opt.trials[: number - 3]]
+        assert opt.trials[number].value <= sorted(known)[2]
+    opt.attach(opt.trials[again[0]].x, 5.0)  # so there is noise
+    assert opt._feasibility.repeats_differ
+
+
+def test_on_a_box_a_repeat_shows_noise_that_was_taken_for_the_function():
+    noise = 15.0 * torch.randn(64, generator=generator(2), dtype=torch.double)
+    opt = played(cube(4), lambda trial: levy(trial.x) + float(noise[trial.id]), 64)
+    assert opt._feasibility.repeats_differ
+    assert repeats(opt) == 1  # no more once noise is known
+    before = [trial for trial in opt.trials if trial.id < ANSWERS_PER_REPEAT]
+    alone = bd.BPEDelayOptimizer(cube(4), 64, maximize=False)
+    for trial in before:
+        alone.attach(trial.x, trial.value)
+    assert alone._fitting.upcoming().is_exact
+    assert not opt._fitting.upcoming().is_exact
+
+
+def test_other_optimizers_and_exact_ones_repeat_nothing_for_that():
+    for opt in (
+        bd.AcquisitionOptimizer(cube(2), horizon=40, rule=bd.UCB(2.0), maximize=False),
+        bd.BPEDelayOptimizer(cube(2), 40, exact=True, maximize=False),
+    ):
+        for _ in range(40):
+            trial = opt.ask()
+            opt.tell(trial, float((trial.x - 0.3).square().sum()))
+        assert repeats(opt) == 0
+
+
+def test_the_best_answer_is_not_trusted_where_answers_of_a_point_differ(monkeypatch):
+    X = scattered(12, 4)
+    y = torch.tensor([levy(x) for x in X], dtype=torch.double)
+    opt = bd.BPEDelayOptimizer(cube(4), 60, maximize=False)
+    opt.attach(X, y)
+    monkeypatch.setattr(Surrogate, "is_exact", True)  # whatever the fit says
+    best = int(y.argmin())
+    assert torch.equal(opt.recommend().x, X[best])
+    opt.attach(X[best], float(y.max()))
+    upper = opt.predict(X).upper
+    assert int(upper.argmin()) != best
+    assert torch.equal(opt.recommend().x, X[upper.argmin()])
 
 
 BOX = SPACE.domain
