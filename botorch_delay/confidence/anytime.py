@@ -51,8 +51,8 @@ while sigma hardly changes where little is known: 2.7 instead of 12 after 100 an
 problem, where the self-normalised bound has 30. Points, rounds and times cost no union bound.
 
 Where b^2 would be negative no function of norm C explains the answers: on the same event
-``C^2 >= y' (K_S + a I)^-1 y - (rho_n s^2 + w) / a`` for every ridge and every set, which
-``Ellipsoids.norm_at_least`` maximises.
+``C^2 >= y' (K_S + a I)^-1 y - (rho_n s^2 + w) / a`` for every ridge and every set.
+``Ellipsoids.norm_at_least`` is the largest of these over ``RIDGES``, for its own set.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Ellipsoids:
     Args:
         covar_module: the kernel.
         answers: to be maximised. Of more than ``MAX_POINTS`` points the most answered ones count:
-            any set of answers will do. In single precision their rounding counts as noise.
+            any set of answers will do. ``noise_std`` has to cover the rounding of single precision.
         noise_std: the scale of the noise.
         begun: how many groups had begun when the last answer came, or more.
         delta: failure probability of all that is said, at all times.

@@ -3,7 +3,8 @@
 Half of a run's failure probability is for the delays and half for the bounds (Theorem 1), shared
 equally by R rounds (``RoundRule.share``), and halved once more where bounds from all answers have
 the other half. Here ``delta`` is the probability with which any of the bounds made at once may
-fail, on either side.
+fail, on either side. The beta~ of Theorem 1 is ``RKHSConfidence._lemma_1``; its delta and N come
+from ``RoundSequence.bounds``, its R from ``RoundRule.count``.
 """
 
 from __future__ import annotations
@@ -187,7 +188,7 @@ class Confidence(ABC):
     def missing_on_box(self, covar_module: Kernel) -> str | None:
         """Why Theorem 2's regret bound does not follow on a box, a phrase; None if it does.
 
-        None needs ``holds_on_box``.
+        None needs ``holds_on_box``, or ``missing`` that is not empty.
         """
         return f"{type(self).__name__} does not say that its bounds hold at every point of a box"
 
@@ -302,8 +303,9 @@ class RKHSConfidence(Confidence):
         """The self-normalised bound, uniform over points and time.
 
         ``(C_k + (sigma / lambda) sqrt(2 (gain + log(1 / delta)))) sigma(x)``, with ``gain``
-        0.5 logdet(I + K / lambda^2) (Chowdhury & Gopalan 2017, Theorem 2); it allows points that
-        depend on earlier noise, but not that noise decides which answers are there.
+        0.5 logdet(I + K / lambda^2) (after Abbasi-Yadkori 2013; Chowdhury & Gopalan 2017 have
+        ``gain + 1``). It allows points that depend on earlier noise, but not that noise decides
+        which answers are there.
         """
         gain = 0.5 * torch.log1p(spectrum(evidence.covar_module, evidence.data)).sum().item()
         radius = math.sqrt(2.0 * (gain + math.log(1.0 / evidence.delta)))

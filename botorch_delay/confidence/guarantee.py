@@ -65,7 +65,7 @@ class Guarantee:
         times = "" if self.factor == 1.0 else f", at {self.factor:.3g} times the regret bound"
         if self.budget is not None:
             total = self.budget.bound + self.budget.waits_cost + self.budget.excess
-            times += f", {total:.6g} for the run so far"
+            times += f", {total:.6g} for the whole horizon, by what waits and rounds cost so far"
         elif self.waits and self.waits_cost is not None:
             times += (
                 f", plus at most {self.waits_cost:.4g} for the {self.waits} asks while rounds "

@@ -30,7 +30,8 @@ _UPWARDS = 1.0 + 1e-12
 
 MAX_CELLS = 200_000  # of a box, before a bound is taken as it is
 
-# Scales are searched between 2^_FINEST and 1, to a relative precision of 2^_FINEST / 2^_STEPS.
+# Scales are searched between 2^_FINEST and 1 by bisection of the exponent, to a relative precision
+# of about 1e-10.
 _FINEST = -200.0
 _STEPS = 40
 
@@ -54,10 +55,10 @@ def nets(
 ) -> list[Net]:
     """For each of several radii a net of at most that: the centres of the cells of a grid.
 
-    Cells are about equally long in every column, measured by the kernel: that is the smallest
-    grid. A column that takes ``discrete`` values keeps them where they are no more than its cells.
-    Kernels are squared exponential, Matern or linear, or a multiple, a sum or a product of such
-    kernels; :class:`NotSupportedError` for others.
+    Cells are about equally long in every column, measured by the kernel, which is about the
+    smallest grid. A column that takes ``discrete`` values keeps them where they are no more than
+    its cells. Kernels are squared exponential, Matern or linear, or a multiple, a sum or a product
+    of such kernels; :class:`NotSupportedError` for others.
     """
     box = _plain(bounds)
     half = 0.5 * (box[1] - box[0])

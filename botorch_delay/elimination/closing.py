@@ -43,10 +43,10 @@ def close_round(
     own, pooled = answers.own, answers.pooled
     surrogate = current.surrogate.standardized((own if pooled is None else pooled).y)
     others = None if pooled is None else surrogate.data(pooled)
-    if others is None or not answers.merged:
-        data, design = surrogate.data(own), current.design
-    else:
+    if answers.merged and others is not None:
         data, others, design = others, None, None
+    else:
+        data, design = surrogate.data(own), current.design
     stay, departures = active.without(infeasible), set(current.departures)
     cutoff = half_width = None
     if not stay.is_empty and surrogate.scaled and (len(data.y) or others is not None):

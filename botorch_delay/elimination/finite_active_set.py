@@ -39,7 +39,7 @@ MAX_FACTORIZED = 512
 def surviving(lower: Tensor, upper: Tensor) -> Tensor:
     """The rule of Algorithm 1: keep x where ``U(x) >= max over z of L(z)``; bool, ``n``.
 
-    It is never all false: the point with the largest L stays.
+    It is all false only where bounds of two sources contradict each other: max L > max U.
     """
     return upper >= lower.max()
 

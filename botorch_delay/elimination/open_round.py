@@ -163,6 +163,8 @@ class OpenRound:
         slot = self.slots[trial.slot]
         if trial.id != slot.trial or slot.outcome is TrialState.ABANDONED:
             return
+        # A late answer never serves its slot: whether it comes before the point is asked again may
+        # depend on its value.
         slot.outcome = TrialState.ABANDONED if trial.late else trial.state
         if self.is_given_up(slot):
             self.design = None  # made anew without the point

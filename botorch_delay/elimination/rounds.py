@@ -1,4 +1,4 @@
-"""Rounds: how long each is, when it closes, and the record that it leaves."""
+"""Rounds: how long each is, and the record that it leaves."""
 
 from __future__ import annotations
 
@@ -65,8 +65,9 @@ class Departure(enum.StrEnum):
 class RoundRecord:
     """What a closed round did.
 
-    On a finite set, and with a given kernel, that is enough to compute its bounds again; on a box
-    with a learned kernel they are made from at most 128 points that stand for all answers.
+    With a given kernel, and bounds from the round's own answers, that is enough to compute them
+    again. With ``evidence="all"`` they also use answers and attached results that ``trial_ids`` and
+    ``observed`` leave out; on a box with a learned kernel, at most 128 points that stand for all.
 
     Attributes:
         number: r, from 1.
@@ -122,7 +123,10 @@ class RoundRecord:
 
 
 class RoundRule:
-    """When a round closes, which answers its bounds use, and its share of delta.
+    """Sizes and lengths of rounds, and by what their share of delta is divided.
+
+    ``RoundSequence.is_due`` decides when a round closes, ``RoundSequence.close`` from which answers
+    its bounds are made.
 
     With a wait, u_T(delta) of a delay law in steps, rounds have the lengths of Algorithm 1, and
     bounds use whatever has arrived. Without one, a round closes on arrival: when its first q_r

@@ -89,30 +89,29 @@ def _of_rounds(config: BPEConfig) -> list[str]:
 
 def _of_delays(config: BPEConfig) -> list[str]:
     """What delays may depend on, which the answers that bounds use decide."""
+    found = []
     if config.exact:
-        return [
+        found.append(
             "evaluations are exact, so that bounds from all answers hold whatever points, delays "
             "and failures depend on; a point that has been asked is not asked again, the best "
             "included"
-        ]
-    if config.evidence == "all":
-        return [
+        )
+    elif config.evidence == "all":
+        found.append(
             "half of the bounds' share of delta is for the self-normalised bound from all answers, "
             "so that Theorem 1's bound is that for delta / 2: delays, failures and attached "
             "results do not depend on the noise given the point, and "
             "every attached result is an evaluation of its own, attached once"
-        ]
-    if config.delay is not None:
-        return [
-            f"delays are independent, with the law {config.delay!r}, and do not depend on the "
-            "noise given the point"
-        ]
-    if config.rounds.straggler_factor is None:
-        return [
+        )
+    elif config.delay is None and config.rounds.straggler_factor is None:
+        found.append(
             "delays may depend on the points; on the values too as long as no trial fails or is "
             "abandoned"
-        ]
-    return []
+        )
+    if config.delay is not None:
+        given = "" if config.exact else ", and do not depend on the noise given the point"
+        found.append(f"delays are independent, with the law {config.delay!r}{given}")
+    return found
 
 
 def of_budget(budget: BudgetTerms) -> str:

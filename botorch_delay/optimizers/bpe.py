@@ -212,8 +212,8 @@ class BPEDelayOptimizer(Optimizer):
         ``certificate``, which the rule keeps small, bounds it at all times. (Regret within the same
         bound is least with ``exploit=WithinBudget()``.) On a box a tenth of the asks are design
         points: regret is at most sqrt(10) times the bound of Theorem 2, plus what waits cost. The
-        maximiser is never eliminated, and nothing is assumed of the delays; ``guarantee`` has the
-        assumptions.
+        maximiser is never eliminated. Delays may depend on points, and on values as long as no
+        trial fails or is abandoned; ``guarantee`` has the assumptions.
 
         Args as in the constructor, and of the bounds:
             norm_bound: C_k, a bound on the RKHS norm of f.
