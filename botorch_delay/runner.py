@@ -109,7 +109,7 @@ def run(
     signature takes all of them by name, else as one dict; without one, a CPU tensor of shape ``d``.
     It returns a finite number; anything else, or an exception, makes a failed trial. Failures
     before the first success are not told, as the objective may be wrong: if the run ends first,
-    they are abandoned, and a later call evaluates their points anew. Several optimizers can share
+    they are abandoned, and a later call may ask their points again. Several optimizers can share
     one executor: call this in a thread for each.
 
     Args:
@@ -378,7 +378,7 @@ class _Loop:
             raise RunError(
                 f"{self.failures} evaluations have failed and none has succeeded; the last one, of "
                 f"trial {trial.id}:\n{calls or reason}\nFix the objective and make the same call "
-                "again: these points are asked anew. Or pass max_failures=None, to go on."
+                "again, with a larger n_trials. Or pass max_failures=None, to go on."
             )
 
     def _tell_failures(self) -> None:

@@ -167,7 +167,7 @@ def answer(value: Any, like: Tensor) -> float:
         raise
     except InputError as error:
         raise InputError(
-            f"{error} An evaluation without a usable value is reported as failed."
+            f"{error} Call mark_failed(trial) if an evaluation gave no usable value."
         ) from None
     if abs(number) > largest_value(like):
         raise InputError(

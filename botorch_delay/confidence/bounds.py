@@ -190,6 +190,8 @@ class Confidence(ABC):
 
         None needs ``holds_on_box``, or ``missing`` that is not empty.
         """
+        if self.holds_on_box:
+            return None
         return f"{type(self).__name__} does not say that its bounds hold at every point of a box"
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.domains.columns import Columns
-from botorch_delay.domains.parameters import Parameter
+from botorch_delay.domains.parameters import Choice, Parameter
 from botorch_delay.exceptions import InputError, InputTypeError
 
 MOST_ON_ONE_THREAD = 100_000  # points of a finite domain
@@ -168,6 +168,20 @@ class Domain(ABC):
                 raise InputError(
                     f"{name} must be above 0 in column {dim} ({self.names[dim]}), which is "
                     f"modelled by its logarithm; got {X[:, dim].min().item()}."
+                )
+
+    def check_categories(self, X: Tensor, name: str) -> None:
+        """Refuse points (``n x d``) with a number that names no option of a :class:`Choice`."""
+        for dim, values in self.encoding.categories:
+            if not isinstance(self.columns.parameters.get(self.names[dim]), Choice):
+                continue
+            unknown = ~torch.isin(X[:, dim], X.new_tensor(values))
+            if unknown.any():
+                known = ", ".join(f"{value:g}" for value in values)
+                raise InputError(
+                    f"{name} must have one of the numbers {known} in column {dim} "
+                    f"({self.names[dim]}), which stand for its options; got "
+                    f"{X[unknown, dim][0].item():g}. Or attach a dict of values by name."
                 )
 
     def _check_columns(self, columns: Any, name: str) -> tuple[int, ...]:

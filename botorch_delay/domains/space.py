@@ -249,8 +249,10 @@ def _linear(
     for name in factors:
         parameter = varying.get(name)
         if parameter is None or _is_unordered(parameter):
+            numbers = [n for n, each in varying.items() if not _is_unordered(each)]
             raise InputError(
-                f"A constraint is about {name!r}; it must be about numbers that can vary: {names}."
+                f"A constraint is about {name!r}; it must be about numbers that can vary: "
+                f"{numbers}. For a choice use feasible=."
             )
     if not factors:
         raise InputError(f"A constraint needs the factor of a name at least, got {constraint!r}.")

@@ -65,11 +65,6 @@ class _Point:
         return weighted / total, 1.0 / total, squares / total / total
 
 
-def _place(source: int, answer: _Answer) -> tuple[int, int]:
-    """By which answers are put in order."""
-    return source if answer[2] is None else answer[2], source
-
-
 class Averages:
     """Answers averaged per point, in units of a surrogate, and their posteriors.
 

@@ -6,7 +6,7 @@ and from trials and records alone any process can make the same optimizer again.
 A new engine needs a module here that translates its parameters into a ``domains.space.Space`` and
 makes an ``EngineRun`` with it. For every ask, with a unique number for each trial::
 
-    run.replica.sync(past)  # trials that are new or have changed, in any order
+    run.take_in(past)  # trials that are new or have changed, in any order
     record = run.ask(number)  # for the engine to keep with the trial
     params = run.params(run.point(record))
 

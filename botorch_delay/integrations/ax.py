@@ -201,7 +201,7 @@ class DelayGenerationNode(Readable, ExternalGenerationNode):
         run = self._run
         if run is None or run.experiment is not experiment or run.goal != _goal(experiment):
             run = self._run = _ExperimentRun(self.name, experiment, self._settings)
-        run.replica.sync(run.past(data))
+        run.take_in(run.past(data))
         return run
 
     def _synced(self) -> _ExperimentRun:

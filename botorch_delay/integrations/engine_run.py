@@ -7,7 +7,7 @@ import inspect
 import json
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -90,8 +90,17 @@ class EngineRun:
 
     @property
     def optimizer(self) -> BPEDelayOptimizer:
-        """The optimizer as of the last ``replica.sync``, for reading."""
+        """The optimizer as of the last ``take_in``, for reading."""
         return self.replica.optimizer
+
+    def take_in(self, trials: Iterable[PastTrial]) -> None:
+        """As :meth:`Replica.sync`; after an error all of them are read again."""
+        ended = set(self.ended)
+        try:
+            self.replica.sync(trials)
+        except BaseException:
+            self.ended = ended
+            raise
 
     @property
     def guarantee(self) -> Guarantee:

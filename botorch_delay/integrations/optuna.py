@@ -283,7 +283,7 @@ class _StudyRun(EngineRun):
     def sync(self, trials: Iterable[FrozenTrial]) -> set[int]:
         """Update the optimizer; returns the numbers of the running trials that are lost."""
         lost = self._lost(trials)
-        self.replica.sync(self._past(trials, lost))
+        self.take_in(self._past(trials, lost))
         return lost
 
     def _past(self, trials: Iterable[FrozenTrial], lost: set[int]) -> Iterator[PastTrial]:

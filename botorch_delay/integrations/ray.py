@@ -247,7 +247,7 @@ class DelaySearch(Readable, Searcher):
     def _take_in(self, trial_id: str, past: PastTrial | None) -> None:
         if past is not None:
             self._state.trials[trial_id] = past
-            self._synced().replica.sync([past])
+            self._synced().take_in([past])
 
     def save(self, checkpoint_path: str) -> None:
         """Write all but space and options to a JSON file, replaced atomically.
@@ -309,7 +309,7 @@ class DelaySearch(Readable, Searcher):
             for x in (*state.first, *(past.x for past in state.trials.values())):
                 if x.shape != (run.domain.dim,):
                     raise ValueError(f"a point has {len(x)} columns, not {run.domain.dim}")
-            run.replica.sync(state.trials.values())
+            run.take_in(state.trials.values())
         except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             raise StorageError(
                 f"The trials of the file are malformed: {truncated(error)}"
@@ -334,7 +334,7 @@ class DelaySearch(Readable, Searcher):
                     "tune.uniform, tune.choice or the like, and Tuner.restore the same one."
                 )
             self._run = self._make_run(self._config)
-            self._run.replica.sync(self._state.trials.values())
+            self._run.take_in(self._state.trials.values())
         return self._run
 
 

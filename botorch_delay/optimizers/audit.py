@@ -260,6 +260,8 @@ class Audit(TrialObserver):
             )
         if not config.finite and isinstance(kernel, Kernel):
             lacks = confidence.missing_on_box(kernel)
+            if lacks is None and not confidence.missing and not confidence.holds_on_box:
+                lacks = f"{type(confidence).__name__} has holds_on_box=False"
             keeps = confidence.holds_on_box and not self._broken
             missing += [f"{lacks}; {_KEPT}." if keeps else f"{lacks}."] if lacks else []
         return missing

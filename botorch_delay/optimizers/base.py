@@ -162,11 +162,11 @@ class Optimizer(ReadableRun, ABC):
         _warn_far(found, far)
 
     @exclusive
-    def mark_failed(self, trial: Trial | int, reason: str = "") -> None:
+    def mark_failed(self, trial: Trial | int, reason: str | BaseException = "") -> None:
         """The trial crashed, perhaps because of its point: no answer will come.
 
         The point stays counted in sigma. It may be asked again, at most twice; then it is taken out
-        of the domain.
+        of the domain. The reason, a text or the exception itself, is kept.
 
         Raises:
             TrialError: if the trial is unknown, foreign or not running.
@@ -209,6 +209,7 @@ class Optimizer(ReadableRun, ABC):
         X = validation.matrix(x.unsqueeze(0) if single else x, "x")
         validation.matches(X, "x", self._domain.like)
         self._domain.check_logarithms(X, "x")
+        self._domain.check_categories(X, "x")
         values: Sequence[float | Tensor] = [y]
         if isinstance(y, Tensor) and y.dim() > 0:
             values = validation.column(y, "y", X).tolist()
@@ -314,10 +315,12 @@ class Optimizer(ReadableRun, ABC):
         return found
 
 
-def _said(reason: str) -> dict[str, str]:
+def _said(reason: str | BaseException) -> dict[str, str]:
     """A reason that any file can keep, if there is one, as the data of an event."""
+    if isinstance(reason, BaseException):
+        reason = f"{type(reason).__name__}: {reason}"
     if not isinstance(reason, str):
-        raise InputTypeError(f"reason must be a str, got {type(reason).__name__}.")
+        raise InputTypeError(f"reason must be a str or an exception, got {type(reason).__name__}.")
     return {"reason": reason.encode("utf-8", "backslashreplace").decode()} if reason else {}
 
 

@@ -135,7 +135,12 @@ class Maximizer:
         top, row = torch.cat([scores.max().double().unsqueeze(0), tied.double()]).tolist()
         if not math.isfinite(top):
             name = self.rule.method(model)
-            raise NumericsError(f"{name} is not finite at any point that may be asked.")
+            if top != -math.inf:
+                raise NumericsError(
+                    f"{name} is {top} at some point; a score must be finite, or -inf where a point "
+                    "must not be asked."
+                )
+            raise NumericsError(f"{name} is -inf at every point that may be asked.")
         if model.finite:
             return int(row)
         if blind:

@@ -38,7 +38,7 @@ class PastTrial:
         number: its number there, unique and increasing in the order of creation.
         x: the point, ``d``.
         state: its state.
-        value: its answer, if it is completed.
+        value: its answer, if it is completed; it must not change afterwards.
         record: what :meth:`Replica.ask` gave with the point; None for a trial from elsewhere, which
             is attached once it is completed.
         noise_var: the known noise variance of the answer, or None; only with a record.
@@ -110,6 +110,7 @@ class Replica:
 
     def __init__(self, make: Callable[[], BPEDelayOptimizer]) -> None:
         self._make = make
+        self._behind = False  # whether the optimizer lacks some of the trials
         self._unrecorded: list[int] = []  # trials that ended; see _Ask.told
         self._past: dict[int, PastTrial] = {}
         self._asks: dict[int, _Ask] = {}  # of trials that have a record
@@ -131,7 +132,7 @@ class Replica:
             if other or known.state is not past.state or past.number not in self._past:
                 changed.append(past)
                 rewritten |= other
-        if not changed:
+        if not changed and not self._behind:
             return
         asks = {
             past.number: _Ask.read(past)
@@ -141,10 +142,13 @@ class Replica:
         self._past.update({past.number: past for past in changed})
         self._asks.update(asks)
         before, self._openers = self._openers, self._find_openers()
-        if rewritten or self._openers[: len(before)] != before:
+        rewritten |= self._behind or self._openers[: len(before)] != before
+        self._behind = True  # until all of them are in: after an error the next call rebuilds
+        if rewritten:
             self._rebuild()
         else:
             self._take(changed)
+        self._behind = False
 
     def ask(
         self, number: int, before: int = 0, skip: int = 0, uncertain: Sequence[int] = ()

@@ -343,7 +343,7 @@ class BotorchRule(Rule):
         rows = max(CHUNK_ELEMENTS // (64 * (len(answers) + len(model.running()) + 64)), 64)
         with torch.no_grad():
             scores = torch.cat([function(part) for part in candidates.split(rows)])
-        return scores.to(candidates).nan_to_num(nan=-torch.inf)
+        return scores.to(candidates).nan_to_num(-torch.inf, torch.inf, -torch.inf)
 
     def function(self, model: RuleModel, starts: Tensor) -> Score:
         """The acquisition function, ``n x d`` to ``n``; without answers the deviation."""

@@ -18,7 +18,7 @@ from botorch_delay.optimizers.rule_model import RuleModel
 def test_a_failed_design_point_is_asked_again_and_its_answer_is_used():
     opt = make()
     trials = opt.ask(10)
-    opt.mark_failed(trials[3], "out of memory")
+    opt.mark_failed(trials[3], MemoryError("out of memory"))
     answer(opt, trials[:3] + trials[4:])
     again = opt.ask()
     assert (again.index, again.slot, again.round) == (trials[3].index, 3, 1)
@@ -26,7 +26,7 @@ def test_a_failed_design_point_is_asked_again_and_its_answer_is_used():
     opt.ask()
     assert opt.rounds[0].trial_ids == (0, 1, 2, 4, 5, 6, 7, 8, 9, 10)
     assert trials[3].state is TrialState.FAILED
-    assert trials[3].reason == "out of memory"
+    assert trials[3].reason == "MemoryError: out of memory"
 
 
 def test_a_point_that_fails_three_times_is_out_of_the_domain():

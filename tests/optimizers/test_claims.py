@@ -853,6 +853,26 @@ def test_of_bounds_of_a_user_s_own_nothing_is_said_of_the_maximiser_on_a_box():
     assert "never eliminated" not in claimed
 
 
+def test_on_a_box_a_bound_that_does_not_hold_there_claims_nothing():
+    class Box(Sure):
+        holds_on_box = True
+
+    class Elsewhere(Sure):
+        def missing_on_box(self, covar_module):
+            return None
+
+    assert box(se(), confidence=Box()).guarantee.holds
+    claimed = box(se(), confidence=Elsewhere()).guarantee
+    assert not claimed.holds
+    assert "Elsewhere has holds_on_box=False" in str(claimed)
+
+
+def test_the_law_of_delays_is_an_assumption_whatever_bounds_use():
+    for options in (DESIGN, {"evidence": "all", "exploit": None}):
+        opt = optimizer(**{**options, "delay": bd.PoissonDelay(2.0)})
+        assert any("with the law PoissonDelay" in line for line in opt.guarantee.assumptions)
+
+
 def test_what_a_guarantee_lacks_is_said_in_the_words_of_the_call():
     given = {"covar_module": se(), "noise_var": 0.04, "norm_bound": 2.0, "noise_std": 0.2}
     domain = bd.FiniteDomain(scattered(8))

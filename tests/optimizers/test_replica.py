@@ -555,3 +555,26 @@ def test_a_trial_needs_a_number(number):
         replica.ask(number)
     assert not replica.optimizer.trials  # and nothing has happened
     assert replica.ask(0).trial.id == 0
+
+
+def test_an_interrupted_sync_loses_nothing(monkeypatch):
+    make = maker("finite, given")
+    first = Replica(make)
+    done = []
+    for number in range(8):
+        trial, record = first.ask(number)
+        done.append(PastTrial(number, trial.x, DONE, value(trial.x), record))
+        first.sync(done)
+    other, told = Replica(make), bd.BPEDelayOptimizer.tell
+
+    def interrupted(opt, trial, *args):
+        if trial.id == 3:
+            raise KeyboardInterrupt
+        return told(opt, trial, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bd.BPEDelayOptimizer, "tell", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            other.sync(done)
+    other.sync(done)
+    assert [trial.value for trial in other.optimizer.trials] == [past.value for past in done]
