@@ -119,13 +119,15 @@ the values. *Exact* evaluations have no noise.
 
 How to add a rule
 -----------------
-Check first whether ``rules.BotorchRule`` can play it. If not, write a subclass of ``rules.Rule``
-and add its name to ``part_records.py``.
+Check first whether ``rules.BotorchRule`` can play it. If not, write a subclass of ``rules.Rule``,
+best a frozen dataclass, and add its name to ``part_records.py``.
 
-- Keep its arguments as attributes of the same names. Set ``costly`` and ``own_scale`` where they
-  apply. ``check_pending`` refuses ways for pending points to enter that make no sense.
-- It sees a ``RuleModel``: the mean of ``answers``, the deviation of ``with_pending``. Margins are
-  shares of ``model.prior_deviation``.
+- Keep its arguments as attributes of the same names. A rule that is a probability or a logarithm
+  sets ``own_scale``: else ties are judged in units of sigma. One that takes long sets ``costly``.
+  ``check_pending`` refuses ways for pending points to enter that make no sense.
+- It sees a ``RuleModel``: ``mean`` and ``deviation`` at the candidates for ``score``, ``mean_at``
+  and ``deviation_at`` on a box for ``function``; pending points count in the deviation alone. A
+  margin of improvement is a share of ``model.prior_deviation``, as values have no fixed unit.
 - Improvement rules need the best mean among answered points. It is
   ``model.answers.anywhere.mean(model.answers.anywhere.data.X).max()``, once
   ``len(model.answers.anywhere)`` is not 0: with a given kernel the first asks come before any
@@ -139,10 +141,10 @@ Write a frozen dataclass in ``confidence/bounds.py``, and add its name to ``part
 - ``fixed_design`` and ``adaptive`` make a ``HalfWidth`` of ``Evidence``: ``multiplier`` and
   ``slack`` suffice, and ``words`` describe the interval to whoever reads a recommendation. Answers
   are averages per point; the spread of single answers is not available.
-- ``assumptions`` are what it claims under. An empty ``missing`` says that it is proved.
-  ``holds_on_box`` and ``missing_on_box`` say whether it is on a box.
-- With ``constants`` it also works in ``exploit.WithinBudget``, which makes its own bounds from all
-  answers out of these two numbers.
+- ``assumptions`` are what it claims under. An empty ``missing`` says that it is proved. On a box a
+  claim needs ``holds_on_box = True`` as well, and ``missing_on_box`` returning None.
+- With ``constants`` and an empty ``missing`` it also works in ``exploit.WithinBudget``, which makes
+  its own bounds from all answers out of these two numbers.
 
 How to add a delay law, an engine or an executor
 ------------------------------------------------

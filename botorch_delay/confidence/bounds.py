@@ -39,7 +39,8 @@ class Evidence:
         inverse_noise_std: the largest root of ``spread / noise_var`` over the points with answers;
             1 / lambda if all answers have one noise variance.
         delta: probability with which any of the bounds may fail, on either side.
-        points: at how many points of a finite set the bounds hold at once; 1 on a box.
+        points: at how many points of a finite set the bounds hold at once; 1 on a box
+            and in ``adaptive``, whose bounds need no union.
         box: ``2 x d``, where bounds hold at every point of a box; else None.
         counts: how many values each column of the box with a list of values has, by its number.
         scale: one unit of the kernel in units of the values.

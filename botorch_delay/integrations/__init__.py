@@ -12,9 +12,12 @@ makes an ``EngineRun`` with it. For every ask, with a unique number for each tri
 
 Later ``past`` has ``run.past_ask(record, TrialState.COMPLETED, value)``, or for a trial without a
 record of this run (``record_of``) ``run.past_result(number, params, value)``. ``optimizer``,
-``recommend`` and ``guarantee`` are as of the last ``sync``. The engine sets ``stopped_early`` if it
-stopped trials because of their values. Executors need no module here: they are for ``runner.run``
-(``workers.make_pool``).
+``recommend`` and ``guarantee`` are as of the last ``take_in``. Numbers increase in the order of
+creation, and trials in ``run.ended`` need not be handed over again. If
+``run.replica.trial(number)`` is not None, the trial has its point already: use its record. If the
+engine could not keep a record, call ``run.replica.forget(number)``, and the trial can ask again.
+The engine sets ``stopped_early`` if it stopped trials because of their values. Executors need no
+module here: they are for ``runner.run`` (``workers.make_pool``).
 
 Beside the module: an extra and a line in the import contracts of ``pyproject.toml``, versions in
 ``.ci/constraints.txt``, the name in ``.ci/api.py``, ``tests/test_exports.py`` and

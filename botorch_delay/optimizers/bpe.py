@@ -95,10 +95,11 @@ class BPEDelayOptimizer(Optimizer):
             continue the design, as Algorithm 1 does.
         explore_fraction: rho in (0, 1], the share of asks that are design points. If None 0.005;
             1 if ``exploit`` is None or ``WithinBudget``, or with a delay law.
-        evidence: "round": bounds use the round's own design points. "all": with ``FixedBeta`` they
-            use all answers instead; with proved bounds, those of ``Confidence.adaptive`` from all
-            answers are intersected with the round's own, delta split evenly. If None "all" where
-            bounds are a heuristic and no delay law is given, else "round".
+        evidence: "round": bounds use the round's own design points. "all": where they are a
+            heuristic they use all answers instead; with proved bounds, those of
+            ``Confidence.adaptive`` from all answers are intersected with the round's own, delta
+            split evenly. If None "all" where bounds are a heuristic and no delay law is given, else
+            "round".
         exact: evaluations have no noise: a kernel is given without ``noise_var``, for which a
             jitter stands; no point is asked twice, and bounds use all answers.
         seed: of Thompson samples, of searches on a box, and of restarts of a fit.
