@@ -137,8 +137,7 @@ def certify(
 ) -> Certificate:
     """The certificate of all asks since the first one; the kernel takes the points as they are.
 
-    Raises:
-        NotSupportedError: on a box of over ``MAX_COLUMNS`` columns; if the slope is unknown.
+    NotSupportedError on a box of over ``MAX_COLUMNS`` columns, or if the slope is unknown.
     """
     if domain.count is None and domain.dim > MAX_COLUMNS:
         raise NotSupportedError(
