@@ -55,7 +55,7 @@ def test_what_can_be_used_comes_back_as_a_plain_number(check, value, expected):
         (lambda v: validation.probability(v, "p"), 1.0, InputError, "strictly between"),
         (lambda v: validation.noise_variance(v, "s", POINTS.float()), 1e-30, InputError, "rescale"),
         (lambda v: validation.answer(v, POINTS.float()), 1e30, InputError, "rescale"),
-        (lambda v: validation.answer(v, POINTS), math.inf, InputError, "reported as failed"),
+        (lambda v: validation.answer(v, POINTS), math.inf, InputError, "mark_failed"),
         (lambda v: validation.matrix(v, "X"), [[1.0]], InputTypeError, "a torch.Tensor, got list"),
         (lambda v: validation.matrix(v, "X"), torch.ones(1, 1).long(), InputTypeError, "double()"),
         (lambda v: validation.matrix(v, "X"), torch.ones(3), InputError, "n x d"),

@@ -36,9 +36,9 @@ def largest_crowd(X):
 
 
 def test_a_wave_goes_to_more_than_one_place(monkeypatch):
-    spread = wave(14)
+    spread = wave(15)  # one of which repeats the best point
     monkeypatch.setattr(rule_model, "CROWDED", 100)
-    crowded = wave(14)
+    crowded = wave(15)
     assert largest_crowd(crowded) > 10
     assert largest_crowd(spread) < 10
 
