@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -195,19 +195,21 @@ class DelayedGP(SingleTaskGP):
         if len(self._X_pending) == 0:
             return self
         self.eval()
-        if "fantasy" not in self._cache:
+        cache = self._cache
+        if "fantasy" not in cache:
             factor, white = self._observed()
             P = self.transform_inputs(self._X_pending)
             with torch.no_grad():
-                rows, schur = self._given_answers(self._X_pending)
+                rows, schur = self._given_answers(self._X_pending, factor, cache)
                 corner, _ = factorize(schur, self._pending_noise())
                 mean = self.mean_module(P) + rows @ white
             fantasy = self._with_more(self._X_pending, mean, self._X_pending[:0])
             # The answers are the mean itself: what they add is 0.
             white = torch.cat([white, white.new_zeros(len(mean))])
             fantasy._cache["observed"] = (factor.extended(rows, corner), white)
-            self._cache.update(pending=(rows, schur), fantasy=fantasy)
-        return self._cache["fantasy"]
+            cache.update(pending=(rows, schur), fantasy=fantasy)
+        fantasy_model: DelayedGP = cache["fantasy"]
+        return fantasy_model
 
     def fantasy_posterior(
         self, X: Tensor, **kwargs: Any
@@ -221,8 +223,10 @@ class DelayedGP(SingleTaskGP):
         self.eval()
         together = torch.cat([self._X_pending, X])
         model = self._with_more(X[:0], self.train_targets[:0], together)
-        for name in {"observed", "pending"}.intersection(self._cache):
-            model._cache[name] = self._cache[name]
+        cache = self._cache
+        model._cache.update(
+            {name: cache[name] for name in ("observed", "pending") if name in cache}
+        )
         return model
 
     def with_answer(self, x: Tensor, y: float | Tensor) -> DelayedGP:
@@ -293,11 +297,13 @@ class DelayedGP(SingleTaskGP):
 
         ``place`` is that of x among the pending points; their number where it is none of them.
         """
-        factor, white = self._cache["observed"]
-        rows, schur = self._known_pending()
+        cache = self._cache
+        factor, white = cache["observed"]
+        rows, schur = self._known_pending(cache)
         if place >= len(schur):
             place = len(schur)
-            rows, schur = self._given_answers(torch.cat([self._X_pending[:place], x]))
+            P = torch.cat([self._X_pending[:place], x])
+            rows, schur = self._given_answers(P, factor, cache)
         row, square = rows[place], schur[place, place] + self._pending_noise()
         if square.item() <= 0.0:  # lost to rounding: let the new model factorize, with a warning
             return
@@ -312,22 +318,22 @@ class DelayedGP(SingleTaskGP):
             pending=(rows, schur[others][:, others] - beside.outer(beside)),
         )
 
-    def _known_pending(self) -> tuple[Tensor, Tensor]:
+    def _known_pending(self, cache: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
         """What :meth:`_given_answers` found before, for as many of the first pending points."""
-        cache = self._cache
         if "pending" in cache:
             found: tuple[Tensor, Tensor] = cache["pending"]
             return found
         empty = self.train_targets.new_empty(0, 0)
         return self.train_targets.new_empty(0, len(self.train_targets)), empty
 
-    def _given_answers(self, P: Tensor) -> tuple[Tensor, Tensor]:
+    def _given_answers(
+        self, P: Tensor, factor: Factor, cache: Mapping[str, Any]
+    ) -> tuple[Tensor, Tensor]:
         """``K(P, train) L'^-1``, ``p x n``, and the covariance of P given the answers, ``p x p``.
 
         P, ``p x d``, are raw points; the pending ones that are known already come first.
         """
-        factor, _ = self._observed()
-        rows, schur = self._known_pending()
+        rows, schur = self._known_pending(cache)
         known, points = len(schur), self.transform_inputs(P)
         if known < len(P):
             new = self._whitened_cross(factor, points[known:]).mT
@@ -338,15 +344,17 @@ class DelayedGP(SingleTaskGP):
 
     def _observed(self) -> tuple[Factor, Tensor]:
         """``L`` and ``L^-1 (y - m)`` of the answers."""
-        if "observed" not in self._cache:
+        cache = self._cache
+        if "observed" not in cache:
             X = self.train_inputs[0]
             with torch.set_grad_enabled(torch.is_grad_enabled() and propagate_grads.on()):
                 K = covariance(self.covar_module, X, X)
                 factor, _ = factorize(K, self._noise_diagonal())
                 residual = (self.train_targets - self.mean_module(X)).unsqueeze(-1)
                 white = torch.linalg.solve_triangular(factor, residual, upper=False)
-            self._cache["observed"] = (Factor.of(factor), white.squeeze(-1))
-        return self._cache["observed"]
+            cache["observed"] = (Factor.of(factor), white.squeeze(-1))
+        found: tuple[Factor, Tensor] = cache["observed"]
+        return found
 
     def _whitened_cross(self, factor: Factor, X: Tensor) -> Tensor:
         """``L^-1 K(train, X)``: ``batch_shape x n x q``."""
