@@ -84,10 +84,31 @@ def test_a_run_is_made_again_from_records_and_results(caplog):
     )
     assert "trial 11 is not used" in caplog.text
     for run in (first, second):
-        run.replica.sync(done)
+        run.take_in(done)
         trials = run.replica.optimizer.trials
         assert [t.state.value for t in trials] == ["completed", "failed", "abandoned", "running"]
         assert "finite" in trials[1].reason
         assert trials[0].noise_var == 0.25
         assert run.replica.optimizer.attached[0].x.tolist() == [1.5, 0.0]
     assert first.ask(20)["x"] == second.ask(20)["x"]
+
+
+def test_trials_that_an_interrupted_call_had_read_are_read_again(monkeypatch):
+    first, second = make_run(), make_run()
+    records = [first.ask(number) for number in range(3)]
+
+    def past():
+        for number, record in enumerate(records):
+            if number not in second.ended:
+                yield second.past_ask(record, TrialState.COMPLETED, float(number))
+
+    def interrupted(trials):
+        list(trials)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(second.replica, "sync", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            second.take_in(past())
+    second.take_in(past())
+    assert [trial.value for trial in second.optimizer.trials] == [0.0, 1.0, 2.0]
