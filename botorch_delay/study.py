@@ -191,11 +191,15 @@ def describe_study(optimizer: Optimizer) -> dict[str, Any]:
                 study["forecast"] = str(forecast)
     with suppress(NoAnswerError):
         best = optimizer.recommend()
-        names = ("mean", "lower", "upper", "interval", "count")
+        bounded = math.isfinite(best.upper)
         study["recommendation"] = {
             "parameters": best.params,
             "words": domain.columns.words(best.params),
-            **{name: getattr(best, name) for name in names},
+            "mean": best.mean,
+            "lower": best.lower if bounded else None,  # JSON has no infinity
+            "upper": best.upper if bounded else None,
+            "interval": best.interval,
+            "count": best.count,
         }
     return study
 
@@ -279,10 +283,12 @@ def format_study(study: Mapping[str, Any]) -> str:
         lines += [format_trials(study["attached"], "value", study["units"])]
     lines += ["", f"recommended settings (to {study['direction']} the result):"]
     if best := study["recommendation"]:
+        expected = f"expected result {best['mean']:.6g}"
+        if best["lower"] is not None:
+            expected += f", probably between {best['lower']:.6g} and {best['upper']:.6g}"
         lines += [
             best["words"],
-            f"expected result {best['mean']:.6g}, probably between {best['lower']:.6g} and "
-            f"{best['upper']:.6g}",
+            expected,
             f"(by all results together; {best['interval']})",
             f"results at these very settings: {best['count']}",
         ]

@@ -253,7 +253,7 @@ def plausible(
     places = torch.cat([recommended.unsqueeze(0), candidates[best]])
     samples = posterior.samples(places, SAMPLES, torch.Generator().manual_seed(0))
     f = surrogate.warping.inverse(samples)
-    gap = float((f.amax(dim=1) - f[:, 0]).quantile(1.0 - delta))
+    gap = float((f.amax(dim=1) - f[:, 0]).quantile(1.0 - delta)) if surrogate.scaled else math.inf
     asks, answers = counts
     return Certificate(
         *(math.inf, gap, False, 0.0, delta, tuple(recommended.tolist())),

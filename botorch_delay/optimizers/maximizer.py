@@ -39,7 +39,7 @@ STEPS = 8
 LOCAL_REACH = 0.1
 # Climbs also begin around this many of the best answered points, at this many places each.
 NEAREST, AROUND = 8, 4
-# On a box the best point is asked again once in this many answers, while values seem exact.
+# The best point is asked again once in this many answers, while values seem exact.
 ANSWERS_PER_REPEAT = 12
 # Answered points of a box that are compared when one is to be asked again.
 MOST_CONFIRMED = 256
@@ -101,8 +101,8 @@ class Maximizer:
     ) -> Suggestion:
         """The next point, for a slot of a round; anywhere where ``active`` is None.
 
-        With ``repeat`` the best answered point of a box may be asked again, to tell whether there
-        is noise; with ``confirm`` one of the best answered points, where it is open which is best.
+        With ``repeat`` the best answered point may be asked again, to tell whether there is noise;
+        with ``confirm`` one of the best answered points, where it is open which is best.
         EmptyDomainError if nothing may be asked, NumericsError if the rule is finite nowhere.
         """
         self.update(active)
@@ -147,21 +147,23 @@ class Maximizer:
             return model.candidates.index_select(0, scores.argmax().unsqueeze(0)).squeeze(0)
         return self._climb(model, scores, may_ask, allowed)
 
-    def repeat(self, active: ActiveSet | None = None) -> Tensor | None:
-        """The best answered point of a box, ``d``, if asking it again may reveal noise.
+    def repeat(self, active: ActiveSet | None = None) -> int | Tensor | None:
+        """The best answered point, if asking it again may reveal noise.
 
         A few answers in many columns cannot tell noise from a function that varies fast, and the
         learned noise may be that of exact evaluations where there is some. Two answers at one
         point can tell.
         """
         model = self.model
-        if model.finite or self._config.exact or not model.surrogate.is_exact:
+        if self._config.exact or not model.surrogate.is_exact:
             return None
         if model.feasibility.repeats >= min(model.answers.size // ANSWERS_PER_REPEAT, REPEATS):
             return None
         keys, mean, _ = self._answered(active)
         key = keys[int(mean.argmax())] if keys else 0
-        return None if not keys or key in model.running() else model.point(key).clone()
+        if not keys or key in model.running():
+            return None
+        return key if model.finite else model.point(key).clone()
 
     def confirm(self, active: ActiveSet | None = None) -> int | Tensor | None:
         """The answered point to ask again, while it is open which is best; see :class:`Exploit`."""

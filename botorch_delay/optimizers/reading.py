@@ -185,7 +185,8 @@ class ReadableRun(Run, ABC):
     def stopping_gap(self) -> float:
         """What further search can still gain: max U - max L over the active set, from all answers.
 
-        In units of the values. With a given kernel and ``RKHSConfidence`` the self-normalised
+        In units of the values, inf until a learned kernel has their scale (three answers that are
+        not all equal). With a given kernel and ``RKHSConfidence`` the self-normalised
         bounds hold uniformly over points and time if delays and failures do not depend on the
         noise; otherwise they are a heuristic. On a box the maxima are searched for, so that the gap
         may be too small.
@@ -194,6 +195,8 @@ class ReadableRun(Run, ABC):
             NoAnswerError: before any answer.
         """
         data, judged = self._judged("bound what can be gained")
+        if not judged[0].scaled:
+            return torch.inf
         _, candidates = self._active_points().candidates(sent(data.X, self._domain.like))
         posterior, half, _ = intervals(candidates, *judged)
         ends = torch.stack([(posterior.mean + half).max(), (posterior.mean - half).max()])

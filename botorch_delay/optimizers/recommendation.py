@@ -17,6 +17,9 @@ from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import same_points
 from botorch_delay.history.trials import Attached, Trial, TrialState
 
+# The interval while a learned kernel's values have no scale.
+UNBOUNDED = "unbounded until there are three answers that are not all equal"
+
 
 @dataclass(frozen=True, eq=False)
 class Recommendation:
@@ -26,8 +29,9 @@ class Recommendation:
         x: the point, shape ``d``.
         index: its row in a finite domain; None on a box.
         mean: posterior mean of f there; the median where values are warped.
-        lower: lower end of the interval for f there.
-        upper: upper end.
+        lower: lower end of the interval for f there; with a learned kernel -inf until there are
+            three answers that are not all equal, for the scale of the values is unknown.
+        upper: upper end, or inf.
         interval: what the interval is, in words.
         count: how many answers there are at this very point; ``mean`` rests on all answers.
         params: the point's values by name.
@@ -49,7 +53,7 @@ class Prediction:
 
     Attributes:
         mean: posterior mean of f, ``n``; the median where values are warped.
-        lower: lower ends of the intervals for f, ``n``.
+        lower: lower ends of the intervals for f, ``n``; -inf and inf as in :class:`Recommendation`.
         upper: upper ends, ``n``.
         interval: what the intervals are, in words.
     """
@@ -76,6 +80,8 @@ def predict(
     posterior, half, interval = intervals(X, surrogate, data, confidence, delta)
     if surrogate.learned and not confidence.missing:
         interval = f"under the learned kernel, a heuristic: {interval}"
+    if not surrogate.scaled:
+        half, interval = torch.full_like(half, torch.inf), UNBOUNDED
     middle = posterior.mean
     ends = sign * surrogate.warping.inverse(torch.stack([middle - half, middle, middle + half]))
     lower, mean, upper = ends if sign > 0 else ends.flip(0)

@@ -39,7 +39,9 @@ def plot_slices(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> lis
         points[:, place] = column.values.to(points)
         found = optimizer.predict(points)
         at = column.at(column.values)
-        mean, lower, upper = (end.cpu().double() for end in (found.mean, found.lower, found.upper))
+        mean = found.mean.cpu().double()
+        ends = torch.stack([found.lower, found.upper]).cpu().double()
+        lower, upper = ends.masked_fill(ends.isinf(), torch.nan)  # unknown ends are not drawn
         if column.texts:
             style: dict[str, Any] = {"fmt": "o", "markersize": 5, "capsize": 3, "color": BLUE}
             ax.errorbar(at, mean, torch.stack([mean - lower, upper - mean]).clamp_min(0), **style)

@@ -52,6 +52,24 @@ def test_with_a_learned_kernel_the_safest_point_is_recommended(maximize):
     assert best.index != rows[int((sign * found.mean).argmax())]
 
 
+@pytest.mark.parametrize("values", [(3.0, 500.0), (7.0, 7.0, 7.0, 7.0)], ids=["few", "equal"])
+def test_intervals_are_unbounded_while_values_have_no_scale(values):
+    opt = bd.BPEDelayOptimizer(bd.FiniteDomain(POINTS), 20)
+    for value in values:
+        opt.tell(opt.ask(), value)
+    best, found = opt.recommend(), opt.predict(POINTS)
+    assert (best.lower, best.upper) == (-math.inf, math.inf)
+    assert best.mean == pytest.approx(max(values), rel=1e-3)
+    assert "three answers" in best.interval
+    assert bool(found.lower.isinf().all() and found.upper.isinf().all())
+    assert opt.stopping_gap() == opt.certificate.gap == math.inf
+    while opt.recommend().upper == math.inf:
+        opt.tell(opt.ask(), 20.0)
+    assert len(opt.trials) == max(3, len(values) + 1)
+    assert opt.stopping_gap() < math.inf
+    assert "heuristic" in opt.recommend().interval
+
+
 def test_predictions_are_the_posterior():
     opt = told(covar_module=se(), noise_var=0.01)
     X = torch.stack([trial.x for trial in opt.trials])

@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import pytest
 import torch
 from cases import generator, scattered
 
@@ -139,6 +140,22 @@ def test_on_a_box_a_repeat_shows_noise_that_was_taken_for_the_function():
         alone.attach(trial.x, trial.value)
     assert alone._fitting.upcoming().is_exact
     assert not opt._fitting.upcoming().is_exact
+
+
+@pytest.mark.parametrize(
+    "domain", [cube(4), bd.FiniteDomain(scattered(200, 4))], ids=["box", "set"]
+)
+def test_the_best_point_is_repeated_after_a_dozen_answers_that_seem_exact(domain):
+    X = scattered(200, 4)[-ANSWERS_PER_REPEAT:]
+    y = torch.tensor([levy(x) for x in X], dtype=torch.double)
+    for count in (ANSWERS_PER_REPEAT - 1, ANSWERS_PER_REPEAT):
+        opt = bd.BPEDelayOptimizer(domain, 60, maximize=False)
+        opt.attach(X[:count], y[:count])
+        assert opt._fitting.upcoming().is_exact
+        opt.ask()  # a design point
+        best, trial = X[y[:count].argmin()], opt.ask()
+        assert torch.equal(trial.x, best) == (count == ANSWERS_PER_REPEAT)
+        assert not torch.equal(opt.ask().x, best)  # while it is pending
 
 
 def test_other_optimizers_and_exact_ones_repeat_nothing_for_that():
