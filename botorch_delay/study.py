@@ -284,12 +284,12 @@ def format_study(study: Mapping[str, Any]) -> str:
     lines += ["", f"recommended settings (to {study['direction']} the result):"]
     if best := study["recommendation"]:
         expected = f"expected result {best['mean']:.6g}"
-        if best["lower"] is not None:
+        if best["lower"] is not None and best["lower"] < best["upper"]:
             expected += f", probably between {best['lower']:.6g} and {best['upper']:.6g}"
         lines += [
             best["words"],
             expected,
-            f"(by all results together; {best['interval']})",
+            f"(by all results together; interval: {best['interval']})",
             f"results at these very settings: {best['count']}",
         ]
     else:

@@ -102,8 +102,13 @@ def test_what_people_read(study):
     _, out, _ = study("show", "study.db")
     assert "attached (results that were obtained elsewhere):" in out
     assert f"recommended settings (to maximize the result):\n{words} mg/ml\nexpected result" in out
-    assert "probably between" in out
+    assert "probably between" not in out
+    assert "interval: unbounded until there are three answers" in out
     assert out.endswith("a new batch of reagent\n")
+    recommendation = json.loads(study("show", "study.db", "--json")[1])["recommendation"]
+    assert (recommendation["lower"], recommendation["upper"]) == (None, None)
+    study("attach", "study.db", -3, f"temperature={second[0]}", f"dose={second[1]}")
+    assert "probably between" in study("show", "study.db")[1]
 
 
 def test_fail_says_whether_the_settings_come_back(study):

@@ -125,6 +125,14 @@ class Feasibility(TrialObserver):
         enough = max(REPEATS, REPEATED_SHARE * self._tried)
         return not self._differing and self.repeats >= enough
 
+    def answers_agree(self) -> bool:
+        """Whether enough trials answered a point anew, and no point has two different answers."""
+        answered = (
+            sum(trial.state is TrialState.COMPLETED for trial in trials)
+            for trials in self._trials.values()
+        )
+        return not self._differing and sum(max(n - 1, 0) for n in answered) >= REPEATS
+
     def _add_tries(self, key: int, more: int) -> None:
         self._tried += more
         self._tries[key] = self._tries.get(key, 0) + more

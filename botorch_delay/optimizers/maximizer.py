@@ -39,7 +39,7 @@ STEPS = 8
 LOCAL_REACH = 0.1
 # Climbs also begin around this many of the best answered points, at this many places each.
 NEAREST, AROUND = 8, 4
-# The best point is asked again once in this many answers, while values seem exact.
+# The best point is asked again once in this many answers, until repeats differ.
 ANSWERS_PER_REPEAT = 12
 # Answered points of a box that are compared when one is to be asked again.
 MOST_CONFIRMED = 256
@@ -150,12 +150,13 @@ class Maximizer:
     def repeat(self, active: ActiveSet | None = None) -> int | Tensor | None:
         """The best answered point, if asking it again may reveal noise.
 
-        A few answers in many columns cannot tell noise from a function that varies fast, and the
-        learned noise may be that of exact evaluations where there is some. Two answers at one
-        point can tell.
+        A few answers in many columns cannot tell noise from a function that varies fast. Two
+        answers at one point can.
         """
         model = self.model
-        if self._config.exact or not model.surrogate.is_exact:
+        if self._config.exact or not model.surrogate.learned or model.is_blind:
+            return None
+        if model.feasibility.repeats_differ:
             return None
         if model.feasibility.repeats >= min(model.answers.size // ANSWERS_PER_REPEAT, REPEATS):
             return None

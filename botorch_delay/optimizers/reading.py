@@ -30,6 +30,7 @@ from botorch_delay.history.trials import Attached, Trial, TrialState
 from botorch_delay.optimizers.certificate import Certificate, certify, plausible
 from botorch_delay.optimizers.forecasts import Straggler, describe_running
 from botorch_delay.optimizers.recommendation import (
+    ANSWER_ITSELF,
     Prediction,
     Recommendation,
     Replicates,
@@ -126,11 +127,13 @@ class ReadableRun(Run, ABC):
 
         With a given kernel, the one with the best posterior mean. With a learned kernel, the one
         whose interval has the best worst end (the largest lower end when maximising), so that one
-        lucky answer does not decide; if the learned noise is no more than rounding and no point
-        gave two different answers, the one with the best answer. With a learned kernel and more
-        than 512 points with answers, their posterior means are compared. Attached results count; if
-        no point of the domain was answered, all are compared. It may lie outside the active set, if
-        all answers together contradict the round that eliminated it.
+        lucky answer does not decide. The one with the best answer, if evaluations seem exact: no
+        point has two different answers, and three trials repeated a point (then the answer is the
+        mean and both ends) or the learned noise is no more than rounding. Otherwise, with a learned
+        kernel and more than 512 points with answers, their posterior means are compared.
+
+        Attached results count; if no point of the domain was answered, all are compared. It may lie
+        outside the active set, if all answers together contradict the round that eliminated it.
 
         Raises:
             NoAnswerError: before any answer.
@@ -139,7 +142,8 @@ class ReadableRun(Run, ABC):
         surrogate, answered = judged[0], sent(data.X, self._domain.like)
         evaluated = [result.index for result in self._ledger.results()]
         rows, candidates = self._active_points().evaluated(evaluated, answered)
-        trusted = surrogate.is_exact and not self._feasibility.repeats_differ
+        agree = surrogate.learned and self._feasibility.answers_agree()
+        trusted = agree or (surrogate.is_exact and not self._feasibility.repeats_differ)
         scores = data.y if trusted else surrogate.means_of_many(data)
         if scores is None:
             posterior, half, _ = intervals(candidates, *judged)
@@ -151,9 +155,12 @@ class ReadableRun(Run, ABC):
         x, index = candidates[at].clone(), None if rows is None else rows[at]
         found = predict(x.unsqueeze(0), *judged, self._config.sign)
         mean, lower, upper = (float(end) for end in (found.mean, found.lower, found.upper))
-        count = int((x == answered).all(dim=1).sum())
+        interval, here = found.interval, (x == answered).all(dim=1).nonzero().flatten()
+        if agree and len(here):
+            mean = lower = upper = self._config.sign * float(data.y[here[0]])
+            interval = ANSWER_ITSELF
         params = self._domain.params(x)
-        return Recommendation(x, index, mean, lower, upper, found.interval, count, params)
+        return Recommendation(x, index, mean, lower, upper, interval, len(here), params)
 
     @exclusive
     def predict(self, X: Tensor | Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> Prediction:

@@ -19,6 +19,8 @@ from botorch_delay.history.trials import Attached, Trial, TrialState
 
 # The interval while a learned kernel's values have no scale.
 UNBOUNDED = "unbounded until there are three answers that are not all equal"
+# The interval of a recommended point where repeats agree, whatever noise was learned.
+ANSWER_ITSELF = "the answer itself: repeats agree, so evaluations seem exact"
 
 
 @dataclass(frozen=True, eq=False)

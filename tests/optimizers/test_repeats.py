@@ -158,6 +158,33 @@ def test_the_best_point_is_repeated_after_a_dozen_answers_that_seem_exact(domain
         assert not torch.equal(opt.ask().x, best)  # while it is pending
 
 
+def rough(x):
+    """A bowl with steps in it, which look like noise."""
+    return float((x - 0.3).square().sum() + 0.05 * torch.sin(1000.0 * x).sum())
+
+
+def test_where_repeats_agree_the_best_answer_is_recommended_as_it_is(monkeypatch):
+    opt = played(cube(3), lambda trial: rough(trial.x), 60)
+    assert repeats(opt) == REPEATS
+    monkeypatch.setattr(Surrogate, "is_exact", False)  # whatever the fit says
+    best = min((trial for trial in opt.trials if trial.value is not None), key=lambda t: t.value)
+    found = opt.recommend()
+    assert torch.equal(found.x, best.x)
+    assert found.mean == found.lower == found.upper == best.value
+    assert "answer itself" in found.interval
+    opt.attach(opt.trials[0].x, 5.0)  # another answer there, so there is noise
+    found = opt.recommend()
+    assert found.lower < found.mean < found.upper
+    assert "heuristic" in found.interval
+
+
+def test_answers_from_elsewhere_do_not_show_that_evaluations_are_exact():
+    opt = bd.BPEDelayOptimizer(bd.FiniteDomain(POINTS), 20)
+    for _ in range(2):
+        opt.attach(POINTS[:4], POINTS[:4].sum(dim=1))  # the same results twice
+    assert "heuristic" in opt.recommend().interval
+
+
 def test_other_optimizers_and_exact_ones_repeat_nothing_for_that():
     for opt in (
         bd.AcquisitionOptimizer(cube(2), horizon=40, rule=bd.UCB(2.0), maximize=False),
