@@ -368,14 +368,13 @@ _correct = _settling(lambda given, opt: opt.correct(given.id, given.value, given
 
 @_edits
 def _attach(arguments: argparse.Namespace, opt: Any) -> Output:
-    from botorch_delay.entries import params_of, warn_outside
+    from botorch_delay.entries import params_of
 
-    x = opt.domain.point(params_of(opt.domain, arguments.settings), outside=True)
-    opt.attach(x, arguments.value)
-    warn_outside(opt.domain, x)
-    number, count = opt.attached[-1].id, len(opt.attached)
-    told = f"{arguments.value:.12g} at {opt.domain.words(x)} ({count} attached in all)"
-    return {"id": number, "attached": count}, f"attached result {number}: {told}"
+    settings = params_of(opt.domain, arguments.settings)
+    opt.attach(settings, arguments.value)
+    result, count = opt.attached[-1], len(opt.attached)
+    told = f"{arguments.value:.12g} at {opt.domain.words(result.x)} ({count} attached in all)"
+    return {"id": result.id, "attached": count}, f"attached result {result.id}: {told}"
 
 
 @_edits

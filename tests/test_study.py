@@ -11,7 +11,7 @@ import torch
 from forked import forked
 
 import botorch_delay as bd
-from botorch_delay import cli, entries
+from botorch_delay import cli
 from botorch_delay.entries import import_results, write_results
 from botorch_delay.exceptions import InputError, OutsideWarning
 from botorch_delay.history import sqlite
@@ -221,11 +221,12 @@ def test_settings_outside_of_a_box_and_combinations_are_warned_of():
     bounds = torch.tensor([[0.0, 1.0], [1.0, 9.0]], dtype=torch.double)
     box = bd.BoxDomain(bounds, {1: list(range(1, 10))}, names=["heat", "steps"])
     with pytest.warns(OutsideWarning, match=r"heat = 2 is not in 0 to 1; steps = 3.5 is none of 1"):
-        entries.warn_outside(box, torch.tensor([2.0, 3.5], dtype=torch.double))
+        bd.RandomOptimizer(box).attach({"heat": 2.0, "steps": 3.5}, 1.0)
     arms = bd.FiniteDomain(torch.eye(2, dtype=torch.double), names=["heat", "steps"])
     with pytest.warns(OutsideWarning, match="these settings together cannot: heat = 1, steps = 1"):
-        entries.warn_outside(arms, torch.ones(2, dtype=torch.double))
-    entries.warn_outside(arms, arms.points[0])
+        bd.RandomOptimizer(arms).attach({"heat": 1.0, "steps": 1.0}, 1.0)
+    bd.RandomOptimizer(arms).attach({"heat": 1.0, "steps": 0.0}, 1.0)
+    bd.RandomOptimizer(arms).attach(torch.ones(2, dtype=torch.double), 1.0)  # a program's
 
 
 def test_plot_draws_a_page(study, tmp_path):
@@ -504,7 +505,11 @@ BAD_SPACES = {
     "key of a range": ("[parameters.a]\nvalues = [1, 2]\nstep = 1", "expected a table with values"),
     "no values": ("[parameters.a]\nvalues = []", "parameter a: A choice needs at least one value"),
     "nan": ("[parameters.a]\nvalues = [nan]", "parameter a: values must be no NaN"),
-    "one value": ("[parameters.a]\nvalues = [1, 1.0]", "two values or more"),
+    "one value": ("[parameters.a]\nvalues = [1]", "two values or more"),
+    "same value": (
+        "[parameters.a]\nvalues = [1, 1.0]",
+        "parameter a: values must differ; 1 and 1.0",
+    ),
     "missing": ("[parameters.a]\nlow = 1", "expected a table"),
     "mixed": ("[parameters.a]\nlow = 1\nvalues = [1]", "expected a table"),
     "crossed": ("[parameters.a]\nlow = 2\nhigh = 1\nsteps = 3", "parameter a: low must be below"),
@@ -688,6 +693,16 @@ def test_show_tells_of_other_optimizers_too(tmp_path, capsys):
         assert json.loads(capsys.readouterr().out)[0]["id"] == 4
         assert cli.main(["tell", str(tmp_path / name), "4", "0.5"]) == 0
         capsys.readouterr()
+
+
+def test_a_table_with_a_choice_of_none_is_read_again(tmp_path):
+    opt = bd.RandomOptimizer(bd.Space(c=bd.Choice([None, "x", (1, 2)])))
+    for trial in opt.ask(6):
+        opt.tell(trial, float(trial.id))
+    write_results(opt, tmp_path / "results.csv")
+    fresh = bd.RandomOptimizer(opt.domain)
+    assert import_results(fresh, tmp_path / "results.csv") == (6, 0)
+    assert [opt.domain.params(own.x) for own in fresh.attached] == [t.params for t in opt.trials]
 
 
 def test_no_table_of_somebody_else_is_replaced(tmp_path):

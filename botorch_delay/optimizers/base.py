@@ -192,14 +192,15 @@ class Optimizer(ReadableRun, ABC):
 
         Each counts as an evaluation with noise of its own. Where a guarantee rests on them
         (``evidence="all"`` with valid bounds), a repeated point and value raise a
-        :class:`RepeatedResultWarning`.
+        :class:`RepeatedResultWarning`. Values by name that cannot be asked raise an
+        :class:`OutsideWarning`, as they may be a slip.
 
         Args:
             x: ``d`` or ``n x d``, in the domain or not; or the values of one point by name, where
                 numbers may lie outside their intervals and between their steps.
             y: a float for one point, else ``n`` or ``n x 1``.
         """
-        if isinstance(x, Mapping):
+        if by_name := isinstance(x, Mapping):
             x = self._domain.point(x, outside=True)
         if not isinstance(x, Tensor):
             raise InputTypeError(
@@ -219,6 +220,8 @@ class Optimizer(ReadableRun, ABC):
                 f"{type(y).__name__}."
             )
         numbers = [validation.answer(number, X) for number in values]
+        if by_name:  # typed, perhaps with a slip
+            self._domain.warn_outside(x)
         rows = self._domain.find(X).tolist()
         for point, row, value in zip(X.tolist(), rows, numbers, strict=True):
             self._happen("attached", value, {"x": point, "point": None if row < 0 else row})
