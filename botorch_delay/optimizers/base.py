@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, overload
+from typing import Any, Self, overload
 
 import torch
 from torch import Tensor
@@ -33,6 +33,15 @@ class Optimizer(ReadableRun, ABC):
     Only ``copy.deepcopy`` and changes of ``notes`` are not guarded. Processes share a file instead,
     see :func:`botorch_delay.editing`.
     """
+
+    def __new__(cls, *_: Any, **options: Any) -> Self:
+        """Explain ``maximize`` to those who know the words of other libraries."""
+        if unknown := {"minimize", "direction"} & options.keys():
+            raise InputTypeError(
+                f"{cls.__name__} has no option {min(unknown)!r}; pass maximize=False to minimise. "
+                "Values are maximised by default."
+            )
+        return super().__new__(cls)
 
     @overload
     def ask(self, n: None = None) -> Trial: ...

@@ -16,7 +16,7 @@ from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.columns import Columns
 from botorch_delay.domains.parameters import MAX_LISTED, Choice, Float, Int
 from botorch_delay.domains.space import Space
-from botorch_delay.exceptions import InputError, InputTypeError
+from botorch_delay.exceptions import EmptyDomainError, InputError, InputTypeError
 
 MIXED = {
     "rate": Float(1e-5, 1e-1, log=True),
@@ -169,6 +169,28 @@ def test_feasible_is_about_values():
     assert domain.contains(X).tolist() == [feasible(v) for v in domain.table(X)]
     with pytest.raises(InputTypeError, match=r"feasible must say True or False .* got None"):
         Space(PAIR, feasible=lambda params: None).domain.contains(X)
+
+
+def test_an_error_in_feasible_is_told_with_the_parameters_there_are():
+    def misspelt(params):
+        return params["aa"] > 0
+
+    given = r"feasible raised KeyError: 'aa'. It is called with a dict with the parameters a, b, c"
+    with pytest.raises(InputError, match=given) as caught:
+        bd.BPEDelayOptimizer(Space(PAIR, feasible=misspelt), 10)
+    assert isinstance(caught.value.__cause__, KeyError)
+    with pytest.raises(InputError, match="parameters n"):
+        Space.grid(n=Int(0, 3), feasible=misspelt)
+    bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
+    box = bd.BoxDomain(bounds, feasible=lambda X: X[:, 2] > 0)
+    with pytest.raises(InputError, match=r"IndexError: .* It is called with points, n x 2"):
+        box.contains(bounds)
+
+
+def test_an_error_for_what_hardly_any_point_passes_has_no_word_of_how_it_is_searched():
+    space = Space(a=Float(0, 1), feasible=lambda params: False)
+    with pytest.raises(EmptyDomainError, match=r"relax them.*passes it\.$"):
+        bd.BPEDelayOptimizer(space, 10).ask()
 
 
 # Sets
