@@ -170,7 +170,10 @@ def _add_study_commands(add: Callable[..., _Parser]) -> None:
     init = on_study("init", _init, "start a study in a new file")
     init.add_argument("--space", type=Path, required=True, help="a TOML file: parameters or arms")
     init.add_argument("--horizon", type=int, required=True, help="how many trials are planned")
-    init.add_argument("--minimize", action="store_true", help="small values are good")
+    direction = init.add_mutually_exclusive_group()
+    direction.add_argument("--minimize", action="store_true", help="small values are good")
+    text = "large values are good (the default)"
+    direction.add_argument("--maximize", action="store_true", help=text)
     init.add_argument("--exact", action="store_true", help="no noise in results: no settings twice")
     init.add_argument("--seed", type=int, default=0, help="of everything random (default 0)")
 
@@ -368,14 +371,13 @@ _correct = _settling(lambda given, opt: opt.correct(given.id, given.value, given
 
 @_edits
 def _attach(arguments: argparse.Namespace, opt: Any) -> Output:
-    from botorch_delay.entries import params_of, warn_outside
+    from botorch_delay.entries import params_of
 
-    x = opt.domain.point(params_of(opt.domain, arguments.settings), outside=True)
-    opt.attach(x, arguments.value)
-    warn_outside(opt.domain, x)
-    number, count = opt.attached[-1].id, len(opt.attached)
-    told = f"{arguments.value:.12g} at {opt.domain.words(x)} ({count} attached in all)"
-    return {"id": number, "attached": count}, f"attached result {number}: {told}"
+    settings = params_of(opt.domain, arguments.settings)
+    opt.attach(settings, arguments.value)
+    result, count = opt.attached[-1], len(opt.attached)
+    told = f"{arguments.value:.12g} at {opt.domain.words(result.x)} ({count} attached in all)"
+    return {"id": result.id, "attached": count}, f"attached result {result.id}: {told}"
 
 
 @_edits

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import math
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -18,13 +17,12 @@ from torch import Tensor
 from botorch_delay.domains.finite import Domain
 from botorch_delay.domains.parameters import Choice, text_of, value_of
 from botorch_delay.domains.tables import as_number, read_rows
-from botorch_delay.exceptions import InputError, OutsideWarning
+from botorch_delay.exceptions import InputError
 from botorch_delay.history.trials import Attached, Trial
 from botorch_delay.optimizers import Optimizer
 from botorch_delay.optimizers.reading import TABLE_COLUMNS, table_columns
 
-# How many values, and lines with errors, are listed.
-MAX_LISTED = 8
+MAX_LISTED = 8  # lines with errors
 _WITHOUT_VALUE = ("running", "failed", "abandoned")
 
 
@@ -67,36 +65,6 @@ def _value(domain: Domain, name: str, text: str) -> Any:
     return value
 
 
-def warn_outside(domain: Domain, x: Tensor) -> None:
-    """Warn if a point (``d``) cannot be asked, and name the values that can."""
-    if bool(domain.contains(x.unsqueeze(0))):
-        return
-    found = [words for column in range(domain.dim) if (words := _outside(domain, column, x))]
-    reason = "; ".join(found) or f"these settings together cannot: {domain.words(x)}"
-    warnings.warn(
-        f"The result counts, although its settings cannot be asked: {reason}.",
-        OutsideWarning,
-        stacklevel=2,
-    )
-
-
-def _outside(domain: Domain, column: int, x: Tensor) -> str:
-    """The reason why the value in a column cannot be asked; empty if it can."""
-    name, value, allowed = domain.names[column], x[column].item(), domain.allowed(column)
-    said, parameter = f"{name} = {value:.12g}", domain.columns.varying[name]
-    if allowed is None:
-        low, high = domain.bounds[:, column].tolist()
-        return "" if low <= value <= high else f"{said} is not in {low:g} to {high:g}"
-    if value in (numbers := allowed.tolist()):
-        return ""
-    nearest = min(numbers, key=lambda number: abs(number - value))
-    words = [text_of(parameter.decode(number)) for number in numbers]
-    nearest_word = words[numbers.index(nearest)]
-    if len(words) > MAX_LISTED:
-        words = [*words[:3], "...", words[-1]]
-    return f"{said} is none of {', '.join(words)}; the nearest is {nearest_word}"
-
-
 def write_results(optimizer: Optimizer, path: Path) -> int:
     """Write every trial and attached result to a CSV file, and return their number.
 
@@ -106,7 +74,8 @@ def write_results(optimizer: Optimizer, path: Path) -> int:
     if path.suffix.lower() != ".csv":
         raise InputError(f"The table must be a .csv file, got {path}.")
     rows = optimizer.table()
-    columns = ["trial", *table_columns(optimizer.domain).values(), *TABLE_COLUMNS[1:]]
+    parameters = table_columns(optimizer.domain).values()
+    columns = ["trial", *parameters, *TABLE_COLUMNS[1:]]
     if path.exists():
         _, header = next(read_rows(path), (0, []))
         if header and not set(columns).issubset(header):
@@ -119,7 +88,8 @@ def write_results(optimizer: Optimizer, path: Path) -> int:
             writer = csv.DictWriter(file, columns)
             writer.writeheader()
             for row in rows:
-                writer.writerow({name: _cell(value) for name, value in row.items()})
+                cells = {name: text_of(None) for name in parameters if row[name] is None}
+                writer.writerow({name: _cell(value) for name, value in row.items()} | cells)
     except OSError as error:
         raise InputError(f"Cannot write {path}: {error.strerror}.") from error
     return len(rows)
@@ -167,7 +137,7 @@ def import_results(optimizer: Optimizer, path: Path) -> tuple[int, int]:
         X = torch.stack([x for x, _ in new])
         optimizer.attach(X, X.new_tensor([value for _, value in new]))
         for x in X:
-            warn_outside(domain, x)
+            domain.warn_outside(x)
     return len(new), len(results) - len(new)
 
 

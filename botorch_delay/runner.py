@@ -89,6 +89,19 @@ class RunReport:
         busy = sum(e.finished - e.started for e in self.evaluations)
         return busy / (workers * (end - begin)) if end > begin else 1.0
 
+    def __str__(self) -> str:
+        failed = sum(bool(e.error) for e in self.evaluations)
+        workers = len({e.worker for e in self.evaluations})
+        lines = [
+            f"{len(self.evaluations)} evaluations, {failed} of them failed",
+            f"{workers} workers, busy {self.utilization:.0%} of the time; "
+            f"{self.out_of_order} results out of order",
+            f"{self.resumed} trials were there before; abandoned: {len(self.abandoned)}",
+        ]
+        if self.certificate is not None:
+            lines.append(f"ended by until_gap: {self.certificate}")
+        return "\n".join(lines)
+
 
 def run(
     optimizer: Optimizer,
@@ -116,7 +129,8 @@ def run(
         optimizer: whose points are asked.
         objective: called in the workers; for processes it must be picklable.
         executor: a ``concurrent.futures.Executor`` (for Dask ``client.get_executor()``) or a
-            ``pebble.ProcessPool``. A ``ProcessPoolExecutor`` that breaks is replaced until the end.
+            ``pebble.ProcessPool``. A ``ProcessPoolExecutor`` that breaks is replaced until the end;
+            only the trial whose process died has failed, the others are evaluated again.
         n_trials: the total, trials already asked included; a shorter horizon is extended to it.
         max_in_flight: how many trials run at once.
         store: a file in which every ask and answer is committed, and from which the run resumes if
@@ -124,7 +138,9 @@ def run(
         timeout: seconds that an evaluation may run until its worker is killed and the trial failed;
             needs a ``pebble.ProcessPool``. If durations depend on values it voids the guarantee.
         max_failures: how many failures without any success end the run; None for no limit.
-        on_result: called with the optimizer and each settled trial; True stops further asks.
+        on_result: called with the optimizer and each settled trial; True stops further asks. If it
+            raises, it is not called again, nothing more is asked, and the error is raised once what
+            is in flight is told.
         progress: whether to show a progress bar.
         until_gap: stop asking once ``certificate.gap``, in units of the values, is at most this,
             also when the trials in flight are settled; a heuristic with a learned kernel.
@@ -191,9 +207,11 @@ class _Loop:
     interrupted: threading.Event = field(default_factory=threading.Event)
     in_flight: dict[Future[Evaluation], Trial] = field(default_factory=dict)
     held_back: list[tuple[Trial, str]] = field(default_factory=list)  # failures, with their reasons
+    again: list[Trial] = field(default_factory=list)  # asked, and to be handed to a worker
     failures: int = 0  # before the first success
     succeeded: bool = False  # whether an evaluation has succeeded
     stopped: bool = False  # by on_result
+    mistake: Exception | None = None  # that on_result raised
     good_enough: bool = False  # whether the gap was small enough at the last check
     last_check: int = 0  # number of answers when the certificate was last checked
     breaks_in_a_row: int = 0
@@ -241,7 +259,14 @@ class _Loop:
             logger.info("horizon extended from %d to %d", optimizer.horizon, self.n_trials)
             optimizer.extend(self.n_trials)
         self.succeeded = any(trial.value is not None for trial in optimizer.trials)
-        self.report.resumed = len(optimizer.trials)
+        self.report.resumed = asked = len(optimizer.trials)
+        answered = sum(trial.value is not None for trial in optimizer.trials)
+        if answered < self.n_trials <= asked:
+            logger.warning(
+                "nothing is evaluated: %d trials have been asked before, %d of them with an "
+                "answer; pass more than n_trials=%d to go on",
+                *(asked, answered, self.n_trials),
+            )
         self._commit()
 
     def work(self) -> None:
@@ -265,6 +290,8 @@ class _Loop:
                     raise KeyboardInterrupt
                 if not self.pool.alive():
                     raise RunError(f"The connection to the cluster was lost. {_GOES_ON}")
+            if self.mistake is not None:
+                raise self.mistake
         finally:
             with _turn:
                 self.on_result = None  # which may be what failed
@@ -272,15 +299,18 @@ class _Loop:
                 for future, trial in self.in_flight.items():
                     future.cancel()
                     self._abandon(trial)
-                for trial, _ in self.held_back:
+                for trial in [*self.again, *(trial for trial, _ in self.held_back)]:
                     self._abandon(trial)
                 self._commit()
 
     def _fill(self) -> None:
         """Ask for every free place."""
         optimizer, places = self.optimizer, self.max_in_flight
-        while len(self.in_flight) < places and len(optimizer.trials) < self.n_trials:
-            if self.stopped or self.good_enough:
+        while len(self.in_flight) < places:
+            if self.again:
+                self._submit(self.again.pop(0))
+                continue
+            if self.stopped or self.good_enough or len(optimizer.trials) >= self.n_trials:
                 return
             try:
                 trial = optimizer.ask()
@@ -289,21 +319,25 @@ class _Loop:
                     raise
                 self._tell_failures()  # they may be asked again
                 continue
-            try:
-                self._commit()  # before a worker knows: an answer in the store always has its ask
-                future = self.pool.submit(self.objective, trial)
-            except BrokenProcessPool as error:
-                self._tell_failure(trial, str(error))
-                self._repair(str(error))
-            except BaseException as error:
-                self._abandon(trial)  # no worker has it
-                if isinstance(error, StorageError) or not isinstance(error, Exception):
-                    raise
-                raise RunError(
-                    f"The executor takes no work ({type(error).__name__}: {error}). {_GOES_ON}"
-                ) from error
-            else:
-                self.in_flight[future] = trial
+            self._submit(trial)
+
+    def _submit(self, trial: Trial) -> None:
+        """Commit a trial, and hand it to a worker."""
+        try:
+            self._commit()  # before a worker knows: an answer in the store always has its ask
+            future = self.pool.submit(self.objective, trial)
+        except BrokenProcessPool as error:
+            self.again.append(trial)  # no worker has it
+            self._repair(str(error))
+        except BaseException as error:
+            self._abandon(trial)  # no worker has it
+            if isinstance(error, StorageError) or not isinstance(error, Exception):
+                raise
+            raise RunError(
+                f"The executor takes no work ({type(error).__name__}: {error}). {_GOES_ON}"
+            ) from error
+        else:
+            self.in_flight[future] = trial
 
     def _collect(self, future: Future[Evaluation]) -> None:
         """Tell how an evaluation ended."""
@@ -311,7 +345,7 @@ class _Loop:
         try:
             evaluation = future.result()
         except BrokenProcessPool as error:
-            self._tell_failure(trial, f"a worker process died: {error}")
+            self.in_flight[future] = trial
             self._repair(str(error))
         except CancelledError:  # a cluster that was lost, for instance: no fault of the point
             self._abandon(trial)
@@ -348,13 +382,17 @@ class _Loop:
                 self._tell_failures()
 
     def _repair(self, message: str) -> None:
-        """Replace a broken pool; evaluations that were running there have failed."""
+        """Replace a broken pool; trials that broke it have failed, others are evaluated again."""
         for future in list(self.in_flight):
             if _returned(future):
                 self._collect(future)
-            else:
-                trial = self.in_flight.pop(future)
-                self._tell_failure(trial, f"a worker process died: {message}")
+        lost = list(self.in_flight.values())
+        self.in_flight.clear()
+        broke = self.pool.broken_by(lost)
+        self.again += [trial for trial in lost if broke and trial not in broke]
+        beside = "" if broke or len(lost) == 1 else ", of this trial or of another"
+        for trial in broke or lost:
+            self._tell_failure(trial, f"a worker process died{beside}: {message}")
         self.breaks_in_a_row += 1
         logger.warning("the process pool broke (%s); %d in a row", message, self.breaks_in_a_row)
         if self.breaks_in_a_row >= MAX_BREAKS_IN_A_ROW or not self.pool.repair():
@@ -375,10 +413,12 @@ class _Loop:
         if self.failures >= self.max_failures:
             self._collect_answers()
         if not self.succeeded and self.failures >= self.max_failures:
+            lost = len(self.held_back) + len(self.in_flight)
             raise RunError(
                 f"{self.failures} evaluations have failed and none has succeeded; the last one, of "
                 f"trial {trial.id}:\n{calls or reason}\nFix the objective and make the same call "
-                "again, with a larger n_trials. Or pass max_failures=None, to go on."
+                f"again, with n_trials={self.n_trials + lost}, as trials without an answer count. "
+                "Or pass max_failures=None, to go on."
             )
 
     def _tell_failures(self) -> None:
@@ -411,7 +451,14 @@ class _Loop:
             self.last_check = answers
             self.good_enough = self.optimizer.certificate.gap <= self.until_gap
         if self.on_result is not None:
-            self.stopped |= bool(self.on_result(self.optimizer, trial))
+            try:
+                self.stopped |= bool(self.on_result(self.optimizer, trial))
+            except Exception as error:
+                logger.exception(
+                    "on_result raised at trial %d; once what is in flight is told, so does run",
+                    trial.id,
+                )
+                self.on_result, self.stopped, self.mistake = None, True, error
 
     def _goes_on(self) -> bool:
         """Whether asking continues after all, because the last answers have widened the gap."""

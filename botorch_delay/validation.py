@@ -163,8 +163,11 @@ def answer(value: Any, like: Tensor) -> float:
     """``value`` as a finite float that can be computed with in the dtype of ``like``."""
     try:
         number = real(value, "y")
-    except InputTypeError:
-        raise
+    except InputTypeError as error:
+        raise InputTypeError(
+            f"{error} Pass one number, such as float(value); if an evaluation gave none, call "
+            "mark_failed(trial)."
+        ) from None
     except InputError as error:
         raise InputError(
             f"{error} Call mark_failed(trial) if an evaluation gave no usable value."

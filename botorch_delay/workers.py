@@ -11,10 +11,12 @@ import threading
 import time
 import traceback
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -130,6 +132,10 @@ class Pool:
         """Whether results can still come."""
         return True
 
+    def broken_by(self, trials: Sequence[Trial]) -> list[Trial]:
+        """Those whose worker processes died by themselves; none if that is not known."""
+        return []
+
     def repair(self) -> bool:
         """Replace a broken executor; False if that is not possible."""
         return False
@@ -139,14 +145,38 @@ class Pool:
 
 
 class BreakableProcessPool(Pool):
-    """A ``ProcessPoolExecutor``, which breaks when a worker dies."""
+    """A ``ProcessPoolExecutor``, which breaks when a worker dies.
+
+    A file for each trial says which process evaluates it.
+    """
 
     dumps = staticmethod(pickle.dumps)
     _replacement: ProcessPoolExecutor | None = None
 
+    def __init__(self, executor: ProcessPoolExecutor) -> None:
+        super().__init__(executor)
+        self._folder = _new_folder()
+
+    def submit(self, objective: Objective, trial: Trial) -> Future[Evaluation]:
+        arguments = (objective, *self._portable(trial))
+        return self._executor.submit(_evaluate_noted, self._note(trial), *arguments)
+
+    def _note(self, trial: Trial) -> Path:
+        return Path(self._folder.name, str(trial.id))
+
+    def broken_by(self, trials: Sequence[Trial]) -> list[Trial]:
+        processes = list((self._executor._processes or {}).values())
+        for process in processes:
+            process.join(1.0)
+        terminated = None, -signal.SIGTERM  # by the executor, when another had died
+        dead = {str(each.pid) for each in processes if each.exitcode not in terminated}
+        notes = [(trial, self._note(trial)) for trial in trials]
+        return [trial for trial, note in notes if note.exists() and note.read_text() in dead]
+
     def repair(self) -> bool:
         broken = self._executor
         self.release()
+        self._folder = _new_folder()
         # Only private attributes have the arguments.
         self._executor = self._replacement = ProcessPoolExecutor(
             max_workers=broken._max_workers,
@@ -160,6 +190,11 @@ class BreakableProcessPool(Pool):
     def release(self) -> None:
         if self._replacement is not None:
             self._replacement.shutdown(wait=False, cancel_futures=True)
+        self._folder.cleanup()
+
+
+def _new_folder() -> TemporaryDirectory[str]:
+    return TemporaryDirectory(prefix="botorch-delay-", ignore_cleanup_errors=True)
 
 
 class PebblePool(Pool):
@@ -248,6 +283,13 @@ def _evaluate(objective: Objective, trial_id: int, point: Any, form: str) -> Eva
         except InputError as invalid:
             error = f"the objective returned no finite number: {invalid}"
     return Evaluation(trial_id, worker, started, time.time(), error, value, calls)
+
+
+def _evaluate_noted(note: Path, *arguments: Any) -> Evaluation:
+    """Run in a worker process: the same, after saying which process it is."""
+    with suppress(OSError):
+        note.write_text(str(os.getpid()))
+    return _evaluate(*arguments)
 
 
 def one_line(raised: BaseException) -> str:

@@ -1,6 +1,7 @@
 import itertools
 import multiprocessing
 import os
+import re
 import signal
 import sqlite3
 import sys
@@ -20,6 +21,7 @@ import botorch_delay as bd
 from botorch_delay.exceptions import InputError, InputTypeError, RunError, StorageError
 from botorch_delay.history.trials import TrialState
 from botorch_delay.runner import run
+from botorch_delay.workers import BreakableProcessPool, Pool
 
 
 def make(n=21, horizon=40, **options):
@@ -163,6 +165,15 @@ def test_every_settled_trial_is_shown(threads):
         progress=False,
     )
     assert sorted(seen) == [(True, number) for number in range(20)]
+
+
+def test_a_report_is_a_few_lines(threads):
+    report = run(make(), objectives.raises_right_of_the_middle, threads, 20, 2, progress=False)
+    failed = sum(bool(evaluation.error) for evaluation in report.evaluations)
+    first, second, third = str(report).splitlines()
+    assert first == f"20 evaluations, {failed} of them failed"
+    assert re.match(r"2 workers, busy \d+% of the time; \d+ results out of order", second)
+    assert third == "0 trials were there before; abandoned: 0"
 
 
 def test_the_bar_shows_what_happens(threads, capsys):
@@ -320,16 +331,23 @@ def test_an_interrupt_in_the_middle_of_a_change_waits_for_it(tmp_path, threads, 
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_on_result_that_raises_ends_the_run_in_good_order(tmp_path, threads):
+def test_on_result_that_raises_ends_the_run_once_what_is_in_flight_is_told(
+    tmp_path, threads, caplog
+):
+    opt, path, told = make(), tmp_path / "study.db", []
+    objective = objectives.ReturnsOnce()
+
     def breaks(optimizer, trial):
+        told.append(trial)
+        threading.Timer(0.2, objective.released.set).start()
         raise ValueError("mine")
 
-    opt, path = make(), tmp_path / "study.db"
     with pytest.raises(ValueError, match="mine"):
-        run(opt, objectives.quadratic, threads, 9, 3, store=path, on_result=breaks)
-    assert opt.pending == []
-    assert TrialState.COMPLETED in states(opt)
+        run(opt, objective, threads, 9, 3, store=path, on_result=breaks, progress=False)
+    assert len(told) == 1
+    assert states(opt) == [TrialState.COMPLETED] * 3
     assert [t.state for t in bd.load(path).trials] == states(opt)
+    assert "on_result raised at trial" in caplog.text
 
 
 @pytest.mark.parametrize("horizon", [6, 9], ids=["same script", "longer horizon"])
@@ -361,6 +379,21 @@ def test_an_objective_that_only_fails_ends_the_run_and_its_points_are_asked_anew
     run(opt, objectives.quadratic, threads, 20, places, store=path, progress=False)
     answered = {t.index for t in opt.trials if t.value is not None}
     assert {trial.index for trial in asked} <= answered
+
+
+def test_the_advice_of_the_error_leads_to_all_evaluations(threads, caplog):
+    opt = make(horizon=4)
+    with pytest.raises(RunError, match="again, with n_trials=8, as trials without") as caught:
+        run(opt, wrong, threads, 4, 4, max_failures=3, progress=False)
+    again = int(re.search(r"n_trials=(\d+)", str(caught.value))[1])
+    assert "nothing is evaluated" not in caplog.text
+    assert not run(opt, objectives.quadratic, threads, 4, 4, progress=False).evaluations
+    assert "nothing is evaluated: 4 trials have been asked before, 0 of them with" in caplog.text
+    report = run(opt, objectives.quadratic, threads, again, 4, progress=False)
+    assert len(report.evaluations) == 4
+    caplog.clear()
+    run(opt, objectives.quadratic, threads, 4, 4, progress=False)  # as many as are answered
+    assert "nothing is evaluated" not in caplog.text
 
 
 def test_failures_count_no_more_once_an_evaluation_has_succeeded(threads):
@@ -405,15 +438,35 @@ def test_on_result_ends_a_run_once_what_is_in_flight_is_told(threads):
 # Workers that die, hang or cannot be reached
 
 
-def test_a_broken_pool_is_replaced_and_its_trials_fail(processes, caplog):
+def test_a_broken_pool_is_replaced_and_only_the_trial_that_broke_it_fails(processes, caplog):
     opt = make(n=11, horizon=60)
     run(opt, objectives.kills_its_worker_at_the_end, processes, 60, 2, progress=False)
     failed = [t for t in opt.trials if t.state is TrialState.FAILED]
-    assert any(t.x.item() == 1.0 for t in failed)
-    assert all("process" in t.reason for t in failed)
+    assert [t.x.item() for t in failed] == [1.0] * 3
+    assert all(t.reason.startswith("a worker process died: ") for t in failed)
     assert 10 not in opt.active_set.indices
-    assert sum(t.state is TrialState.COMPLETED for t in opt.trials) >= 50
+    assert sum(t.state is TrialState.COMPLETED for t in opt.trials) == 57
     assert "broke" in caplog.text
+
+
+def test_where_it_is_not_known_who_broke_a_pool_the_reasons_say_so(processes, monkeypatch):
+    monkeypatch.setattr(BreakableProcessPool, "broken_by", Pool.broken_by)
+    opt = make()
+    with pytest.raises(RunError, match="broke 5 times"):
+        run(opt, objectives.always_kills_its_worker, processes, 40, 2, progress=False)
+    reason = "a worker process died, of this trial or of another: A process in"
+    assert any(trial.reason.startswith(reason) for trial in opt.trials)
+
+
+def test_a_trial_that_waits_for_a_worker_of_a_broken_pool_is_evaluated(tmp_path):
+    # One worker, and the trial behind the one that kills it has not begun.
+    context = multiprocessing.get_context("fork")
+    opt, objective = make(n=11, horizon=12), objectives.KillsOneWorker(tmp_path)
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        report = run(opt, objective, pool, 12, 4, progress=False)
+    assert [t.state for t in opt.trials].count(TrialState.FAILED) == 1
+    assert len(report.evaluations) == 11
+    assert os.listdir(tmp_path) == ["killed"]
 
 
 def test_an_answer_that_is_there_when_the_pool_breaks_is_told(tmp_path):

@@ -11,7 +11,7 @@ import torch
 from forked import forked
 
 import botorch_delay as bd
-from botorch_delay import cli, entries
+from botorch_delay import cli
 from botorch_delay.entries import import_results, write_results
 from botorch_delay.exceptions import InputError, OutsideWarning
 from botorch_delay.history import sqlite
@@ -226,11 +226,12 @@ def test_settings_outside_of_a_box_and_combinations_are_warned_of():
     bounds = torch.tensor([[0.0, 1.0], [1.0, 9.0]], dtype=torch.double)
     box = bd.BoxDomain(bounds, {1: list(range(1, 10))}, names=["heat", "steps"])
     with pytest.warns(OutsideWarning, match=r"heat = 2 is not in 0 to 1; steps = 3.5 is none of 1"):
-        entries.warn_outside(box, torch.tensor([2.0, 3.5], dtype=torch.double))
+        bd.RandomOptimizer(box).attach({"heat": 2.0, "steps": 3.5}, 1.0)
     arms = bd.FiniteDomain(torch.eye(2, dtype=torch.double), names=["heat", "steps"])
     with pytest.warns(OutsideWarning, match="these settings together cannot: heat = 1, steps = 1"):
-        entries.warn_outside(arms, torch.ones(2, dtype=torch.double))
-    entries.warn_outside(arms, arms.points[0])
+        bd.RandomOptimizer(arms).attach({"heat": 1.0, "steps": 1.0}, 1.0)
+    bd.RandomOptimizer(arms).attach({"heat": 1.0, "steps": 0.0}, 1.0)
+    bd.RandomOptimizer(arms).attach(torch.ones(2, dtype=torch.double), 1.0)  # a program's
 
 
 def test_plot_draws_a_page(study, tmp_path):
@@ -376,7 +377,9 @@ def test_a_list_of_arms(command, tmp_path):
     # As spreadsheets write it: with a byte order mark.
     (tmp_path / "arms.csv").write_text("\ufeffa, b\n1,2\n3,4.5\n\n5,6e-1\n")
     (tmp_path / "space.toml").write_text('arms = "arms.csv"')
-    assert command("init", "s.db", "--space", "space.toml", "--horizon", 5, "--minimize")[0] == 0
+    init = "init", "s.db", "--space", "space.toml", "--horizon", 5
+    assert command(*init, "--minimize", "--maximize")[0] == 2
+    assert command(*init, "--minimize")[0] == 0
     opt = bd.load("s.db")
     assert opt.domain.points.tolist() == [[1, 2], [3, 4.5], [5, 0.6]]
     assert not opt.maximize
@@ -509,7 +512,11 @@ BAD_SPACES = {
     "key of a range": ("[parameters.a]\nvalues = [1, 2]\nstep = 1", "expected a table with values"),
     "no values": ("[parameters.a]\nvalues = []", "parameter a: A choice needs at least one value"),
     "nan": ("[parameters.a]\nvalues = [nan]", "parameter a: values must be no NaN"),
-    "one value": ("[parameters.a]\nvalues = [1, 1.0]", "two values or more"),
+    "one value": ("[parameters.a]\nvalues = [1]", "two values or more"),
+    "same value": (
+        "[parameters.a]\nvalues = [1, 1.0]",
+        "parameter a: values must differ; 1 and 1.0",
+    ),
     "missing": ("[parameters.a]\nlow = 1", "expected a table"),
     "mixed": ("[parameters.a]\nlow = 1\nvalues = [1]", "expected a table"),
     "crossed": ("[parameters.a]\nlow = 2\nhigh = 1\nsteps = 3", "parameter a: low must be below"),
@@ -693,6 +700,16 @@ def test_show_tells_of_other_optimizers_too(tmp_path, capsys):
         assert json.loads(capsys.readouterr().out)[0]["id"] == 4
         assert cli.main(["tell", str(tmp_path / name), "4", "0.5"]) == 0
         capsys.readouterr()
+
+
+def test_a_table_with_a_choice_of_none_is_read_again(tmp_path):
+    opt = bd.RandomOptimizer(bd.Space(c=bd.Choice([None, "x", (1, 2)])))
+    for trial in opt.ask(6):
+        opt.tell(trial, float(trial.id))
+    write_results(opt, tmp_path / "results.csv")
+    fresh = bd.RandomOptimizer(opt.domain)
+    assert import_results(fresh, tmp_path / "results.csv") == (6, 0)
+    assert [opt.domain.params(own.x) for own in fresh.attached] == [t.params for t in opt.trials]
 
 
 def test_no_table_of_somebody_else_is_replaced(tmp_path):

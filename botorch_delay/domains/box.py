@@ -15,7 +15,7 @@ from torch.quasirandom import SobolEngine
 from botorch_delay import validation
 from botorch_delay.domains.columns import Columns
 from botorch_delay.domains.finite import Domain, Encoding
-from botorch_delay.exceptions import InputError, InputTypeError
+from botorch_delay.exceptions import BotorchDelayError, InputError, InputTypeError
 
 _PROBES = 64
 
@@ -179,7 +179,17 @@ class BoxDomain(Domain):
 
     def _passes(self, X: Tensor) -> Tensor:
         assert self.feasible is not None
-        passes = self.feasible(X.clone())  # it may work in place
+        try:
+            passes = self.feasible(X.clone())  # it may work in place
+        except BotorchDelayError:
+            raise
+        except Exception as error:
+            given = f"points, n x {self.dim}"
+            if self.columns.named:
+                given = f"a dict with the parameters {', '.join(self.columns.parameters)}"
+            raise InputError(
+                f"feasible raised {type(error).__name__}: {error}. It is called with {given}."
+            ) from error
         if not isinstance(passes, Tensor) or passes.shape != X.shape[:1]:
             got = tuple(passes.shape) if isinstance(passes, Tensor) else type(passes).__name__
             raise InputTypeError(

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from botorch_delay.domains.parameters import Choice, Float, Int, Parameter, text_of
+from botorch_delay.domains.parameters import Choice, Float, Int, Parameter, restored, text_of
 from botorch_delay.exceptions import InputError, InputTypeError
 
 _KINDS: dict[str, type[Parameter]] = {kind.__name__: kind for kind in (Float, Int, Choice)}
@@ -34,6 +34,8 @@ class Columns:
         for record in records:
             given = dict(record)
             kind, name = given.pop("kind"), given.pop("name")
+            if "values" in given:
+                given["values"] = restored(given["values"])
             made[name] = _KINDS[kind](**given)
         return cls(made)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,10 +16,11 @@ from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.domains.columns import Columns
-from botorch_delay.domains.parameters import Choice, Parameter
-from botorch_delay.exceptions import InputError, InputTypeError
+from botorch_delay.domains.parameters import Choice, Parameter, text_of
+from botorch_delay.exceptions import InputError, InputTypeError, OutsideWarning
 
 MOST_ON_ONE_THREAD = 100_000  # points of a finite domain
+MAX_LISTED = 8  # numbers of a column, in a message
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,35 @@ class Domain(ABC):
                 that the point may be outside the domain.
         """
         return self.like.new_tensor(self.columns.numbers(params, outside=outside))
+
+    def warn_outside(self, x: Tensor) -> None:
+        """Warn if a result's point, ``d``, cannot be asked, and name the values that can."""
+        if bool(self.contains(x.unsqueeze(0))):
+            return
+        found = [self._why_outside(column, x[column].item()) for column in range(self.dim)]
+        together = f"these settings together cannot: {self.words(x)}"
+        warnings.warn(
+            "The result counts, although its settings cannot be asked: "
+            f"{'; '.join(filter(None, found)) or together}.",
+            OutsideWarning,
+            stacklevel=4,  # past attach and its lock
+        )
+
+    def _why_outside(self, column: int, value: float) -> str:
+        """Why a column's number cannot be asked; empty if it can."""
+        name, allowed = self.names[column], self.allowed(column)
+        said, parameter = f"{name} = {value:.12g}", self.columns.varying[name]
+        if allowed is None:
+            low, high = self.bounds[:, column].tolist()
+            return "" if low <= value <= high else f"{said} is not in {low:g} to {high:g}"
+        if value in (numbers := allowed.tolist()):
+            return ""
+        nearest = min(numbers, key=lambda number: abs(number - value))
+        words = [text_of(parameter.decode(number)) for number in numbers]
+        nearest_word = words[numbers.index(nearest)]
+        if len(words) > MAX_LISTED:
+            words = [*words[:3], "...", words[-1]]
+        return f"{said} is none of {', '.join(words)}; the nearest is {nearest_word}"
 
     def describe(self) -> dict[str, Any]:
         """What defines it beside its tensor, JSON-ready."""

@@ -279,11 +279,11 @@ class Int(_Number):
 
 @dataclass(frozen=True)
 class Choice(Parameter):
-    """One of several values: strings, numbers, bools; equal ones count once.
+    """One of several values: strings, numbers, bools, None.
 
     Args:
-        values: the values. A study can be saved if they are strings, numbers, bools and None, or
-            lists of them.
+        values: the values, no two of which are equal, as 1, 1.0 and True are. A study can be saved
+            if they are strings, numbers, bools and None, or lists and tuples of them.
         ordered: whether neighbours in the list are alike. Ordered numbers are modelled as they
             are, other ordered values by their places; without order all are equally far apart.
         log: whether ordered numbers, above 0, are drawn and modelled by their logarithms.
@@ -315,11 +315,12 @@ class Choice(Parameter):
                 validation.real(value, "each of values")
         if not values:
             raise InputError("A choice needs at least one value, got none.")
-        # True and 1 are two categories, and so are 1 and 1.0, which are one number.
-        distinct: dict[Any, Any] = {}
+        first: dict[Any, Any] = {}
         for value in values:
-            distinct.setdefault(value if self.ordered and plain else _key(value), value)
-        object.__setattr__(self, "values", tuple(distinct.values()))
+            if (key := _key(value)) in first:
+                raise InputError(f"values must differ; {first[key]!r} and {value!r} are equal.")
+            first[key] = value
+        object.__setattr__(self, "values", tuple(values))
 
     @property
     def count(self) -> int:
@@ -352,17 +353,29 @@ class Choice(Parameter):
         return number if is_other else nearest
 
     def encode(self, value: Any, name: str, *, outside: bool = False) -> float:
-        # First the value itself, then what equals it in another type, such as NumPy's.
-        for is_alike in (_is_same, _is_equal):
-            for own, number in zip(self.values, self.column, strict=True):
-                if is_alike(value, own):
-                    return number
+        for own, number in zip(self.values, self.column, strict=True):
+            if _is_equal(value, own):
+                return number
         if outside and self._numeric:
             return (validation.positive if self.log else validation.real)(value, name)
         raise InputError(f"{name} must be {self.summary}, got {value!r}.")
 
     def describe(self) -> dict[str, Any]:
-        return super().describe() | {"values": list(self.values)}
+        return super().describe() | {"values": stored(list(self.values))}
+
+
+def stored(value: Any) -> Any:
+    """A value of a choice, JSON-ready: tuples as ``{"tuple": [...]}``."""
+    if isinstance(value, tuple):
+        return {"tuple": stored(list(value))}
+    return [stored(each) for each in value] if isinstance(value, list) else value
+
+
+def restored(value: Any) -> Any:
+    """What was :func:`stored`."""
+    if isinstance(value, dict) and value.keys() == {"tuple"}:
+        return tuple(restored(value["tuple"]))
+    return [restored(each) for each in value] if isinstance(value, list) else value
 
 
 def text_of(value: Any) -> str:
@@ -391,17 +404,21 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
+def distinct(values: Iterable[Any]) -> list[Any]:
+    """The first of each of equal values."""
+    first: dict[Any, Any] = {}
+    for value in values:
+        first.setdefault(_key(value), value)
+    return list(first.values())
+
+
 def _key(value: Any) -> Any:
-    """A key that equals that of the same choice; True and 1 are not the same, nor are 1 and 1.0."""
+    """A key that equals those of equal values."""
     try:
         hash(value)
     except TypeError:
         return type(value), repr(value)
-    return type(value), value
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    return bool(_key(one) == _key(other))
+    return value
 
 
 def _is_equal(one: Any, other: Any) -> bool:

@@ -17,7 +17,7 @@ from botorch_delay import validation
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.columns import Columns, ParamsTest
 from botorch_delay.domains.finite import Domain, FiniteDomain
-from botorch_delay.domains.parameters import Choice, Float, Int, Parameter, value_of
+from botorch_delay.domains.parameters import Choice, Float, Int, Parameter, distinct, value_of
 from botorch_delay.domains.tables import read_rows
 from botorch_delay.exceptions import InputError, InputTypeError
 
@@ -313,7 +313,7 @@ def _kind(name: str, rows: Sequence[Mapping[str, Any]]) -> Parameter:
     values = [row[name] for row in rows]
     try:
         if any(isinstance(v, bool) or not isinstance(v, numbers.Real) for v in values):
-            return Choice(values)
+            return Choice(distinct(values))
         whole = all(isinstance(v, numbers.Integral) for v in values)
         return (Int if whole else Float)(min(values), max(values))
     except InputError as error:

@@ -17,7 +17,7 @@ from torch import Tensor
 from botorch_delay.confidence.bounds import Confidence, HalfWidth
 from botorch_delay.domains.finite import Domain, PointKeys
 from botorch_delay.elimination.rounds import RoundRecord
-from botorch_delay.exceptions import NumericsError
+from botorch_delay.exceptions import InputTypeError, NumericsError
 from botorch_delay.gp.posterior import Data
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
@@ -148,11 +148,17 @@ class ActiveSet(ABC):
     def check(self, surrogate: Surrogate | None, bounds: RoundBounds) -> None:
         """Raise before the first ask what would stop a round from closing.
 
-        That is a kernel without such bounds on a box, or a box with nothing feasible.
+        That is a kernel without such bounds on a box, a box with nothing feasible, or bounds of the
+        user's own that are of the wrong type.
         """
         if surrogate is not None:
             nothing = surrogate.data(Answers.of(self.domain, 1.0, []))
-            self.half_width(surrogate, nothing, bounds)
+            width = self.half_width(surrogate, nothing, bounds)
+            if not isinstance(width, HalfWidth):
+                raise InputTypeError(
+                    f"fixed_design of {type(bounds.confidence).__name__} must return a HalfWidth, "
+                    f"got {width!r}."
+                )
 
     @abstractmethod
     def half_width(self, surrogate: Surrogate, data: Data, bounds: RoundBounds) -> HalfWidth:

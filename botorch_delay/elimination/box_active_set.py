@@ -300,7 +300,7 @@ class BoxActiveSet(ActiveSet):
             raise EmptyDomainError(
                 "No point of the box was found that satisfies its constraints and feasible(X): "
                 "relax them, or narrow the bounds to where they hold. A yes-or-no test gives a "
-                f"search nothing to follow where hardly any point passes it. ({error})"
+                "search nothing to follow where hardly any point passes it."
             ) from error
 
     @property

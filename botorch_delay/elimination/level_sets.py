@@ -204,7 +204,7 @@ class _Descent:
         """How far it came, for an error."""
         best = self._value.max().item()
         return (
-            f"the largest margin of {self._tried} particles at the last level, a share of "
+            f"the largest margin of {self._tried} points at the last level, a share of "
             f"{math.exp(self._log_volume()):.1e} of the domain, was {best:.3g}"
         )
 

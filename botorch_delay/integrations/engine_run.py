@@ -18,7 +18,13 @@ from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.finite import Domain
 from botorch_delay.domains.space import Space
 from botorch_delay.elimination.rounds import OPEN_ENDED
-from botorch_delay.exceptions import InputError, InputTypeError, NotSupportedError
+from botorch_delay.exceptions import (
+    InputError,
+    InputTypeError,
+    NotSupportedError,
+    StorageError,
+)
+from botorch_delay.history.events import truncated
 from botorch_delay.history.trials import TrialState
 from botorch_delay.optimizers.bpe import BPEDelayOptimizer
 from botorch_delay.optimizers.exploit import Exploit, WithinBudget
@@ -129,10 +135,21 @@ class EngineRun:
         return self.domain.like.new_tensor(record["x"])
 
     def record_of(self, record: Any, *, running: bool) -> Mapping[str, Any] | None:
-        """The record if it is of this run; warns once about a running trial of another run."""
+        """The record if it is of this run; warns once about a running trial of another run.
+
+        StorageError if it is malformed; what it has in "ask" is for the replica to check.
+        """
         if not isinstance(record, Mapping):
             return None
         if record.get("run") == self.key:
+            try:
+                validation.whole(record["number"], "number", 0)
+                if "ask" not in record or self.point(record).shape != (self.domain.dim,):
+                    raise ValueError(f"expected x, of {self.domain.dim} numbers, and ask")
+            except (LookupError, TypeError, ValueError) as error:
+                raise StorageError(
+                    f"The record of trial {record.get('number')} is malformed: {truncated(error)}"
+                ) from error
             return record
         if running and not self._warned:
             self._warned = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, overload
+from typing import Any, Self, overload
 
 import torch
 from torch import Tensor
@@ -33,6 +33,15 @@ class Optimizer(ReadableRun, ABC):
     Only ``copy.deepcopy`` and changes of ``notes`` are not guarded. Processes share a file instead,
     see :func:`botorch_delay.editing`.
     """
+
+    def __new__(cls, *_: Any, **options: Any) -> Self:
+        """Explain ``maximize`` to those who know the words of other libraries."""
+        if unknown := {"minimize", "direction"} & options.keys():
+            raise InputTypeError(
+                f"{cls.__name__} has no option {min(unknown)!r}; pass maximize=False to minimise. "
+                "Values are maximised by default."
+            )
+        return super().__new__(cls)
 
     @overload
     def ask(self, n: None = None) -> Trial: ...
@@ -192,14 +201,15 @@ class Optimizer(ReadableRun, ABC):
 
         Each counts as an evaluation with noise of its own. Where a guarantee rests on them
         (``evidence="all"`` with valid bounds), a repeated point and value raise a
-        :class:`RepeatedResultWarning`.
+        :class:`RepeatedResultWarning`. Values by name that cannot be asked raise an
+        :class:`OutsideWarning`, as they may be a slip.
 
         Args:
             x: ``d`` or ``n x d``, in the domain or not; or the values of one point by name, where
                 numbers may lie outside their intervals and between their steps.
             y: a float for one point, else ``n`` or ``n x 1``.
         """
-        if isinstance(x, Mapping):
+        if by_name := isinstance(x, Mapping):
             x = self._domain.point(x, outside=True)
         if not isinstance(x, Tensor):
             raise InputTypeError(
@@ -219,6 +229,8 @@ class Optimizer(ReadableRun, ABC):
                 f"{type(y).__name__}."
             )
         numbers = [validation.answer(number, X) for number in values]
+        if by_name:  # typed, perhaps with a slip
+            self._domain.warn_outside(x)
         rows = self._domain.find(X).tolist()
         for point, row, value in zip(X.tolist(), rows, numbers, strict=True):
             self._happen("attached", value, {"x": point, "point": None if row < 0 else row})

@@ -12,7 +12,12 @@ import torch
 from gpytorch.kernels import Kernel
 
 from botorch_delay import validation
-from botorch_delay.confidence.bounds import DEFAULT_CONFIDENCE, DEFAULT_DELTA, Confidence
+from botorch_delay.confidence.bounds import (
+    DEFAULT_CONFIDENCE,
+    DEFAULT_DELTA,
+    Confidence,
+    Constants,
+)
 from botorch_delay.delays import DelayLaw
 from botorch_delay.domains.finite import Domain
 from botorch_delay.elimination.rounds import GeometricRounds, HorizonRounds, RoundRule
@@ -186,13 +191,19 @@ class BoundsConfig(Config):
         super().__post_init__()
         expected = "a Confidence, such as FixedBeta or RKHSConfidence"
         _check_type(self.confidence, Confidence, "confidence", expected)
+        kind, constants = type(self.confidence).__name__, self.confidence.constants
         for name in ("missing", "assumptions"):
             sentences = getattr(self.confidence, name)
-            if isinstance(sentences, str) or not all(isinstance(each, str) for each in sentences):
+            listed = isinstance(sentences, tuple | list)
+            if not listed or not all(isinstance(each, str) for each in sentences):
                 raise InputTypeError(
-                    f"{name} of {self.confidence!r} must be a tuple of sentences, got "
-                    f"{sentences!r}."
+                    f"{name} of {kind} must be a tuple of sentences, got {sentences!r}."
                 )
+        if constants is not None:
+            expected = "Constants(norm_bound, noise_std), or None"
+            _check_type(constants, Constants, f"constants of {kind}", expected)
+            for name, value in constants._asdict().items():
+                validation.positive(value, f"{name} in constants of {kind}")
         self._fill(delta=validation.probability(self.delta, "delta"))
 
     @property

@@ -89,6 +89,8 @@ class _Ask:
             told = tuple(validation.whole(number, "told", 0) for number in record["told"])
             after = validation.whole(record["after"], "after", 0)
             opened = tuple(n for event in events if (n := _opens(event)) is not None)
+            for event in events:
+                _renamed(event.data, lambda number: validation.whole(number, "trial_ids", 0))
             return cls(events, after, told, opened, opener, parent)
         except (BotorchDelayError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise StorageError(

@@ -8,7 +8,7 @@ import pytest
 import botorch_delay as bd
 from botorch_delay.domains.parameters import Choice, Float
 from botorch_delay.domains.space import Space
-from botorch_delay.exceptions import InputTypeError, NotSupportedError
+from botorch_delay.exceptions import InputTypeError, NotSupportedError, StorageError
 from botorch_delay.history.trials import TrialState
 from botorch_delay.integrations.engine_run import EngineRun, Settings
 
@@ -64,6 +64,20 @@ def test_a_record_counts_where_name_space_settings_and_direction_are_the_same(va
         assert run.record_of(record, running=True) == (record if variation == "same" else None)
     assert len(caplog.records) == (variation != "same")
     assert run.record_of("nothing", running=True) is None
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"number": None}, {"x": None}, {"x": [0.5]}, {"x": ["a", "b"]}, {"x": [[0.0, 1.0]]}],
+)
+def test_a_malformed_record_is_refused(damage):
+    run = make_run()
+    record = run.ask(7)
+    with pytest.raises(StorageError, match=r"record of trial .* is malformed"):
+        run.record_of(record | damage, running=True)
+    for name in record.keys() - {"run"}:
+        with pytest.raises(StorageError, match=r"record of trial .* is malformed"):
+            run.record_of({key: record[key] for key in record.keys() - {name}}, running=True)
 
 
 def test_a_run_is_made_again_from_records_and_results(caplog):

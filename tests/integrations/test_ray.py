@@ -161,7 +161,7 @@ def test_configurations_are_tune_s_own_with_values():
     config["net"]["width"] = 99
     assert search.suggest("a")["net"]["width"] != 99
     assert len(search.optimizer.trials) == 1
-    search = searcher({"x": tune.uniform(0, 1), "sizes": tune.choice([[8, 8], [8, 8]])})
+    search = searcher({"x": tune.uniform(0, 1), "sizes": tune.choice([[8, 8]])})
     search.suggest("a")["sizes"].append(99)
     assert search.suggest("b")["sizes"] == [8, 8]
 

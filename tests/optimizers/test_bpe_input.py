@@ -136,6 +136,13 @@ def test_refused_calls_change_nothing():
         assert state_of(opt) == before, number
 
 
+@pytest.mark.parametrize("answer", [[0.5], np.array([0.5]), "0.5", None])
+def test_what_is_no_number_is_told_what_to_pass(answer):
+    opt = make()
+    with pytest.raises(InputTypeError, match=r"got \w+\. Pass one number, such as float\(value\)"):
+        opt.tell(opt.ask(), answer)
+
+
 def test_noise_that_vanishes_in_the_domain_s_dtype_is_refused():
     with pytest.warns(InputDataWarning, match="Double"):
         domain = bd.FiniteDomain(scattered(20).float())

@@ -818,15 +818,25 @@ class Sure(bd.Confidence):
         return HalfWidth(1e-6, words="sure")
 
 
-class Unfinished(Sure):
-    """What is missing is not a list of sentences."""
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("missing", "a guess.", "missing of Unfinished must be a tuple of sentences, got 'a guess"),
+        ("missing", None, "missing of Unfinished must be a tuple of sentences, got None"),
+        ("assumptions", (3,), r"assumptions of Unfinished must be a tuple of sentences, got \(3"),
+        ("constants", (2.0, 0.1), r"constants of Unfinished must be Constants\(norm_bound, noise"),
+        ("constants", bd.Constants(2.0, "x"), "noise_std in constants of Unfinished must be a num"),
+        ("constants", bd.Constants(-2.0, 1.0), "norm_bound in constants of Unfinished must be abo"),
+        ("fixed_design", lambda *_: (1, 2), r"fixed_design of Unfinished .* HalfWidth, got \(1"),
+    ],
+)
+def test_slips_in_bounds_of_a_user_s_own_are_named_before_the_first_ask(name, value, message):
+    confidence = type("Unfinished", (Sure,), {name: value})()
+    with pytest.raises(bd.exceptions.InputError, match=message):
+        optimizer(confidence=confidence, exploit=None)
 
-    missing = "the norm is a guess."
 
-
-def test_slips_in_bounds_of_a_user_s_own_are_found_when_they_are_made():
-    with pytest.raises(bd.exceptions.InputError, match="must be a tuple of sentences"):
-        optimizer(confidence=Unfinished())
+def test_half_widths_are_checked():
     assert type(HalfWidth(torch.tensor(3.0)).multiplier) is float  # else no file could hold it
     with pytest.raises(bd.exceptions.InputError, match="multiplier"):
         HalfWidth(float("nan"))

@@ -25,6 +25,7 @@ from botorch_delay.exceptions import (
     EmptyDomainError,
     FewerTrialsWarning,
     HorizonError,
+    InputTypeError,
     NoAnswerError,
     NumericsError,
     NumericsWarning,
@@ -586,6 +587,16 @@ def test_a_state_is_a_snapshot(name):
     opt.ask()
     assert str(state) == before
     OPTIMIZERS[name]().load_state_dict(state)
+
+
+@pytest.mark.parametrize("option", [{"minimize": True}, {"direction": "minimize"}])
+@pytest.mark.parametrize(
+    "kind", [bd.BPEDelayOptimizer, bd.AcquisitionOptimizer, bd.ThreDSOptimizer]
+)
+def test_the_words_of_others_for_minimising_are_explained(kind, option):
+    (word,) = option
+    with pytest.raises(InputTypeError, match=f"{kind.__name__} has no option '{word}'; pass maxi"):
+        kind(bd.FiniteDomain(POINTS), 20, **option)
 
 
 def test_asks_that_fail_midway_give_what_was_asked_before():

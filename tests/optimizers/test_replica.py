@@ -441,6 +441,10 @@ def test_what_does_not_fit_is_refused():
     events = [*decided, decided[0] | {"kind": "closed", "data": closed}, ask]
     with pytest.raises(StorageError, match="answer of trial 7, which is missing"):
         Replica(make).sync([replace(past, record=past.record | {"events": events})])
+    for ids in (None, 7, [[]]):
+        closed["record"]["trial_ids"] = ids
+        with pytest.raises(StorageError, match="malformed"):
+            Replica(make).sync([replace(past, record=past.record | {"events": events})])
     few = Replica(lambda: bd.BPEDelayOptimizer(FINITE, 2))
     with pytest.raises(HorizonError):
         few.ask(2, before=2)

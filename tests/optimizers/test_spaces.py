@@ -10,7 +10,7 @@ import torch
 from cases import se
 
 import botorch_delay as bd
-from botorch_delay.exceptions import InputError, InputTypeError, StorageError
+from botorch_delay.exceptions import InputError, InputTypeError, OutsideWarning, StorageError
 
 PARAMETERS = {
     "lr": bd.Float(1e-4, 1e-1, log=True),
@@ -138,7 +138,8 @@ def test_feasible_is_given_again_and_another_space_is_refused(tmp_path):
 def test_what_is_attached_is_checked_by_name():
     opt = bd.RandomOptimizer(grid())
     good = {"layers": 9, "act": "relu", "dose": 3.0}
-    opt.attach(good, 1.0)  # beside the grid, as results obtained elsewhere may be
+    with pytest.warns(OutsideWarning, match="layers = 9 is none of 1, 2, 3, 4, 5, 6; the near"):
+        opt.attach(good, 1.0)  # beside the grid, as results obtained elsewhere may be
     assert opt.domain.params(opt.attached[0].x) == good
     for wrong, message in (
         ({"layers": "3"}, "layers must be a whole number, got '3'"),
@@ -163,5 +164,6 @@ def test_tensors_work_as_before():
     opt = bd.RandomOptimizer(bd.FiniteDomain(points, names=["a", "b"]))
     trial = opt.ask()
     assert trial.params == dict(zip("ab", trial.x.tolist(), strict=True))
-    opt.attach({"a": 0.5, "b": 9.0}, 1.0)
+    with pytest.warns(OutsideWarning, match="a = 0.5 is none of 0, 1"):
+        opt.attach({"a": 0.5, "b": 9.0}, 1.0)
     assert opt.attached[0].x.tolist() == [0.5, 9.0]
