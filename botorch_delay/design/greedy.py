@@ -185,8 +185,10 @@ class _Tracked(CandidateCovariance):
 
     def next(self) -> int:
         variance = self._open_variance()
-        _check_largest(variance.max())
-        return lowest_of_largest(variance)
+        # As lowest_of_largest, with one look at the device for both.
+        top = _check_largest(variance.max())
+        tied = variance >= top - tie_tolerance(variance.dtype) * top
+        return int(tied.byte().argmax())
 
     def _open_variance(self) -> Tensor:
         return self.variance.masked_fill(self._mask, -torch.inf)
@@ -361,10 +363,11 @@ def greedy_max_variance(
     return torch.tensor(picks, dtype=torch.long, device=candidates.device)
 
 
-def _check_largest(variance: Tensor) -> None:
-    """Raise an error if the largest open variance is not a number: -inf if none is open."""
+def _check_largest(variance: Tensor) -> float:
+    """The largest open variance; an error if it is not a number: -inf if none is open."""
     largest = float(variance)
     if largest == -math.inf:
         raise ExhaustedDesignError("Every candidate of the design is excluded.")
     if not math.isfinite(largest):
         raise NumericsError("The variance of some candidate is not finite.")
+    return largest

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import Any
 
@@ -57,6 +57,8 @@ def one_thread() -> AbstractContextManager[object]:
     An ask has many small operations, at each of which threads wait for each other; where workers
     compute on the same cores, that would take most of the time.
     """
+    if torch.get_num_threads() == 1:
+        return nullcontext()
     return _libraries("openmp").limit(limits=1)
 
 
