@@ -128,10 +128,8 @@ best a frozen dataclass, and add its name to ``part_records.py``.
 - It sees a ``RuleModel``: ``mean`` and ``deviation`` at the candidates for ``score``, ``mean_at``
   and ``deviation_at`` on a box for ``function``; pending points count in the deviation alone. A
   margin of improvement is a share of ``model.prior_deviation``, as values have no fixed unit.
-- Improvement rules need the best mean among answered points. It is
-  ``model.answers.anywhere.mean(model.answers.anywhere.data.X).max()``, once
-  ``len(model.answers.anywhere)`` is not 0: with a given kernel the first asks come before any
-  answer.
+- Improvement rules need ``best_mean``. With a given kernel the first asks come before any answer,
+  where it is None.
 - One line in ``benchmarks.methods`` makes it a variant that the benchmark compares.
 
 How to add a confidence bound

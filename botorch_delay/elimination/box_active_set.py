@@ -31,6 +31,7 @@ from botorch_delay.elimination.active_set import (
     ActiveSet,
     Design,
     Elimination,
+    RoundAnswers,
     RoundBounds,
     not_finite,
 )
@@ -163,7 +164,7 @@ class BoxActiveSet(ActiveSet):
         return self._holds if self.conditions else None
 
     @property
-    def spread(self) -> Tensor | None:
+    def points_inside(self) -> Tensor | None:
         return self.pool.points if self.conditions else None
 
     def candidates(self, tried: Tensor) -> tuple[None, Tensor]:
@@ -174,7 +175,7 @@ class BoxActiveSet(ActiveSet):
         return None, torch.unique(inside if len(inside) else X, dim=0)
 
     def design(
-        self, surrogate: Surrogate, number: int, picks: Iterable[int], closed: Iterable[int]
+        self, surrogate: Surrogate, number: int, picks: Iterable[int], excluded: Iterable[int]
     ) -> Design:
         pool = self.pool.points[self._holds(self.pool.points)]
         # Deviations are largest in the corners of a box, which say least about the rest. With a
@@ -190,7 +191,7 @@ class BoxActiveSet(ActiveSet):
             refine=not surrogate.learned,
             picks=picks,
         )
-        for key in closed:
+        for key in excluded:
             design.exclude(key)
         return design
 
@@ -203,15 +204,13 @@ class BoxActiveSet(ActiveSet):
         self,
         number: int,
         surrogate: Surrogate,
-        data: Data,
+        answers: RoundAnswers,
         bounds: RoundBounds,
-        own: Answers,
-        others: Data | None = None,
         design: Design | None = None,
     ) -> Elimination:
         """Where the round's upper bound reaches its largest lower bound, which is searched for."""
-        condition = self._condition(number, surrogate, data, bounds)
-        X = torch.cat([sent(own.X, self.domain.bounds), self.pool.points])
+        condition = self._condition(number, surrogate, surrogate.data(answers.fixed), bounds)
+        X = torch.cat([sent(answers.fixed.X, self.domain.bounds), self.pool.points])
         X = X[self._holds(X)]
         lower, _ = condition.interval(X)
         starts = X[lower.topk(min(STARTS, len(X))).indices]

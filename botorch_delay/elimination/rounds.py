@@ -173,7 +173,7 @@ class RoundRule:
         """Whether a round closes when its design points are settled, and uses exactly those."""
         return self.wait is None
 
-    def share(self, number: int) -> int:
+    def delta_divisor(self, number: int) -> int:
         """What delta is divided by for round r: R, or ``r (r + 1)`` where no end is planned."""
         return number * (number + 1) if self.count is None else self.count
 
@@ -194,7 +194,7 @@ class HorizonRounds:
         straggler_factor: kappa >= 1; a round closes without its last design points once the largest
             deviation over the active set, given those that have been answered, is at most kappa
             times the one intended. It costs a factor kappa on the regret bound and assumes more of
-            the delays; see :mod:`botorch_delay.optimizers.stragglers`. Needs a finite domain, and
+            the delays; see :mod:`botorch_delay.optimizers.early_close`. Needs a finite domain, and
             no delay law. None waits for all.
     """
 

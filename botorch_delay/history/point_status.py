@@ -169,9 +169,9 @@ class Feasibility(TrialObserver):
 
     def known(self) -> set[int]:
         """Points not asked again because evaluations are exact."""
-        return {key for key in self.closed() if self.status(key) is PointStatus.KNOWN}
+        return {key for key in self.unavailable() if self.status(key) is PointStatus.KNOWN}
 
-    def closed(self) -> list[int]:
+    def unavailable(self) -> list[int]:
         """All points that may not be asked now, increasing."""
         marked = {*self._trials, *self._attached} if self._exact else self.suspects
         return sorted(key for key in marked if self.status(key) is not PointStatus.OPEN)

@@ -192,7 +192,7 @@ class ThreDSOptimizer(Optimizer):
         if taken:
             rows = rows[~torch.isin(rows, torch.cat(taken))]
         point = self._feasibility.keys.point  # of a box, by their keys below 0
-        keys = self._feasibility.closed()
+        keys = self._feasibility.unavailable()
         closed = [k if k >= 0 else self._row_at.get(tuple(point(k).tolist()), -1) for k in keys]
         if len(closed) == len(self._points):
             raise nothing_to_ask(len(closed))
