@@ -147,13 +147,8 @@ class ActiveSet(ABC):
         """Rows and points that may be recommended: those evaluated (``n x d``), else all."""
 
     @abstractmethod
-    def design(
-        self, surrogate: Surrogate, number: int, picks: Iterable[int], excluded: Iterable[int]
-    ) -> Design:
-        """A maximum-variance design for a round that has some picks already, in order.
-
-        Points with the keys in ``excluded`` may not be picked.
-        """
+    def design(self, surrogate: Surrogate, number: int, picks: Iterable[int]) -> Design:
+        """A maximum-variance design for a round that has some picks already, in order."""
 
     def check(self, surrogate: Surrogate | None, bounds: RoundBounds) -> None:
         """Raise before the first ask what would stop a round from closing.

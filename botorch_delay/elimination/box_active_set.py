@@ -174,9 +174,7 @@ class BoxActiveSet(ActiveSet):
         inside = X[self.domain.contains(X)]
         return None, torch.unique(inside if len(inside) else X, dim=0)
 
-    def design(
-        self, surrogate: Surrogate, number: int, picks: Iterable[int], excluded: Iterable[int]
-    ) -> Design:
+    def design(self, surrogate: Surrogate, number: int, picks: Iterable[int]) -> Design:
         pool = self.pool.points[self._holds(self.pool.points)]
         # Deviations are largest in the corners of a box, which say least about the rest. With a
         # learned kernel no claim needs the largest one, and spread points serve better.
@@ -186,14 +184,11 @@ class BoxActiveSet(ActiveSet):
             pool = torch.cat([sample, edge[self._holds(edge)]])
             if self.conditions or self.domain.constraints or self.domain.feasible:
                 pool = torch.cat([pool, stretched(sample, self._holds, generator)])
-        design = BoxDesign(
+        return BoxDesign(
             *(surrogate, self.domain, self.keys, pool, self.inside, self._seed + number),
             refine=not surrogate.learned,
             picks=picks,
         )
-        for key in excluded:
-            design.exclude(key)
-        return design
 
     def check(self, surrogate: Surrogate | None, bounds: RoundBounds) -> None:
         super().check(surrogate, bounds)

@@ -135,14 +135,9 @@ class FiniteActiveSet(ActiveSet):
         found = sorted({row for row in rows if row is not None}) or [*range(len(self.domain))]
         return found, self.domain.points[found]
 
-    def design(
-        self, surrogate: Surrogate, number: int, picks: Iterable[int], excluded: Iterable[int]
-    ) -> GreedyDesign:
+    def design(self, surrogate: Surrogate, number: int, picks: Iterable[int]) -> GreedyDesign:
         candidates, noise_var = surrogate.inputs(self.points), surrogate.noise_var
-        design = GreedyDesign(surrogate.covar_module, candidates, noise_var, picks, rows=self.rows)
-        for key in excluded:
-            design.exclude(key)
-        return design
+        return GreedyDesign(surrogate.covar_module, candidates, noise_var, picks, rows=self.rows)
 
     def eliminate(
         self,
