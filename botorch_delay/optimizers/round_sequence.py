@@ -215,13 +215,7 @@ class RoundSequence(TrialObserver):
         self.open = self._new_round(len(self.records) + 1, previous)
 
     def extended(self, before: int) -> None:
-        """Plan more rounds; one that is open keeps its size and its length."""
-        self.round_rule = self._config.round_rule()
-        sizes, asks = self.sizes, len(self._ledger)
-        if self.open is not None:
-            asks = sum(record.length for record in self.records) + (self.open.length or 0)
-        if sizes:
-            self.round_rule.resume(len(sizes), max(sizes[-1], 1), asks)
+        self.round_rule = self._config.round_rule()  # an open round keeps its size and its length
 
     @property
     def sizes(self) -> list[int]:
@@ -373,10 +367,11 @@ class RoundSequence(TrialObserver):
         return RoundAnswers(ids, answers, everything)
 
     def _new_round(self, number: int, previous_size: int) -> OpenRound:
+        size = self.round_rule.design_size(number, previous_size)
         return OpenRound(
             number,
-            self.round_rule.design_size(number, previous_size),
-            self.round_rule.length(number),
+            size,
+            self.round_rule.length(size, len(self._ledger)),
             self._fitting.surrogate,
             self.active,
             {key: self._feasibility.status(key) for key in self._feasibility.unavailable()},
