@@ -193,11 +193,11 @@ class ThreDSOptimizer(Optimizer):
             rows = rows[~torch.isin(rows, torch.cat(taken))]
         point = self._feasibility.keys.point  # of a box, by their keys below 0
         keys = self._feasibility.unavailable()
-        closed = [k if k >= 0 else self._row_at.get(tuple(point(k).tolist()), -1) for k in keys]
-        if len(closed) == len(self._points):
-            raise nothing_to_ask(len(closed))
-        if closed:
-            rows = rows[~torch.isin(rows, torch.tensor(closed))]
+        taken_out = [k if k >= 0 else self._row_at.get(tuple(point(k).tolist()), -1) for k in keys]
+        if len(taken_out) == len(self._points):
+            raise nothing_to_ask(len(taken_out))
+        if taken_out:
+            rows = rows[~torch.isin(rows, torch.tensor(taken_out))]
         return moved(rows, self._points.device)
 
     def _middle(self, rows: Tensor) -> int:
