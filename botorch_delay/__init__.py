@@ -101,12 +101,14 @@ The path of an answer
    to the ``RuleModel``'s posterior ``with_pending``. That is what pending means. Where points
    crowd, a rule is maximised given values drawn for them.
 
-Late and wrong answers: an answer to a closed round changes nothing that was decided. The rule and
+Late and wrong answers: one that comes while its round is open serves its design point
+(``OpenRound.settle``). An answer to a closed round changes nothing that was decided. The rule and
 recommendations use it, and with ``evidence="all"`` the bounds of later rounds. The same holds if
 its trial was abandoned before (``Trial.late``), except that it then serves no design point (unless
-evaluations are exact). The ``Budget`` and certificates use both. A correction
-(``Optimizer.correct``) is an event of its own: every part counts the trial anew. What was decided
-with the old answer stays, and the ``Audit`` holds that against the claim.
+evaluations are exact). The ``Budget`` and certificates use both. A trial that was marked as failed
+takes its answer by a correction (``Optimizer.correct``), an event of its own: every part counts the
+trial anew. What was decided with the old answer stays, and the ``Audit`` holds that against the
+claim. After the last ask answers are taken as before; once none is missing the last round closes.
 
 Words
 -----
@@ -128,10 +130,8 @@ best a frozen dataclass, and add its name to ``part_records.py``.
 - It sees a ``RuleModel``: ``mean`` and ``deviation`` at the candidates for ``score``, ``mean_at``
   and ``deviation_at`` on a box for ``function``; pending points count in the deviation alone. A
   margin of improvement is a share of ``model.prior_deviation``, as values have no fixed unit.
-- Improvement rules need the best mean among answered points. It is
-  ``model.answers.anywhere.mean(model.answers.anywhere.data.X).max()``, once
-  ``len(model.answers.anywhere)`` is not 0: with a given kernel the first asks come before any
-  answer.
+- Improvement rules need ``best_mean``. With a given kernel the first asks come before any answer,
+  where it is None.
 - One line in ``benchmarks.methods`` makes it a variant that the benchmark compares.
 
 How to add a confidence bound

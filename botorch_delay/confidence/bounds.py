@@ -1,10 +1,11 @@
 """Confidence bounds: how far f can be from the posterior mean, and with what probability.
 
-Half of a run's failure probability is for the delays and half for the bounds (Theorem 1), shared
-equally by R rounds (``RoundRule.share``), and halved once more where bounds from all answers have
-the other half. Here ``delta`` is the probability with which any of the bounds made at once may
-fail, on either side. The beta~ of Theorem 1 is ``RKHSConfidence._lemma_1``; its delta and N come
-from ``RoundSequence.bounds``, its R from ``RoundRule.count``.
+Theorem 1's half-width, ``(C_k + (sigma / lambda) sqrt(2 log(4 R N / delta))) sigma~(x)``, is the
+``HalfWidth`` of ``RKHSConfidence._lemma_1`` times the deviation (``HalfWidth.at``). Half of a run's
+failure probability is for the delays and half for the bounds, shared equally by R rounds
+(``RoundRule.delta_divisor``), and halved once more where bounds from all answers have the other
+half: ``RoundSequence.bounds`` does this, and says over which N points. So here ``delta`` is the
+probability with which any of the bounds made at once may fail, on either side.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Evidence:
         inverse_noise_std: the largest root of ``spread / noise_var`` over the points with answers;
             1 / lambda if all answers have one noise variance.
         delta: probability with which any of the bounds may fail, on either side.
-        points: at how many points of a finite set the bounds hold at once; 1 on a box
+        points: at how many points of a finite set the bounds hold at once; None on a box
             and in ``adaptive``, whose bounds need no union.
         box: ``2 x d``, where bounds hold at every point of a box; else None.
         counts: how many values each column of the box with a list of values has, by its number.
@@ -50,7 +51,7 @@ class Evidence:
     data: Data
     inverse_noise_std: float
     delta: float
-    points: int = 1
+    points: int | None = None
     box: Tensor | None = None
     counts: Mapping[int, int] = field(default_factory=dict)
     scale: float = 1.0
@@ -67,7 +68,7 @@ class Evidence:
         surrogate: Surrogate,
         data: Data,
         delta: float,
-        points: int = 1,
+        points: int | None = None,
         box: Tensor | None = None,
         counts: Mapping[int, int] | None = None,
     ) -> Evidence:
@@ -298,7 +299,7 @@ class RKHSConfidence(Confidence):
         On a box without answers it is ``C_k sqrt(k(x, x))``, which needs no probability. Raises
         :class:`NotSupportedError` if the kernel does not allow this way.
         """
-        if evidence.box is None:
+        if evidence.points is not None:
             return self._lemma_1(evidence, math.log(evidence.points))
         return self._by_net(evidence) if self.uniform == "net" else self._by_trace(evidence)
 
@@ -453,7 +454,7 @@ def rkhs_bounds(
     both_sides = 2.0 * validation.probability(delta, "delta")
     confidence = RKHSConfidence(norm_bound, noise_std, tight=tight)
     data = Data.single(train_X, train_Y, torch.full_like(train_Y, noise))
-    evidence = Evidence(covar_module, data, 1.0 / math.sqrt(noise), both_sides)
+    evidence = Evidence(covar_module, data, 1.0 / math.sqrt(noise), both_sides, points=1)
     width = confidence.fixed_design(evidence)
     posterior = Posterior(covar_module, data).at(X, weights=width.needs_weights)
     return width.interval(posterior)

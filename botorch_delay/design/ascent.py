@@ -33,7 +33,7 @@ LARGEST_GROWTH = 3.0  # of a step after a gain
 SMALLEST_STEP = 1e-6
 # A learned deviation is computed from all points up to this many. Of more, from those nearest to
 # the starts of climbs: that costs regret, but solves would take too long.
-MOST_POINTS = 1024
+LOCAL_ABOVE = 1024
 LOCAL_POINTS = 512
 # As a share of the prior variance: a variance at most this large has no slope.
 FLOOR = 1e-12
@@ -222,7 +222,7 @@ class BoundClimb:
         starts: Tensor,
     ) -> None:
         kernel, inputs = surrogate.covar_module, surrogate.inputs(starts)
-        if len(design) > MOST_POINTS:
+        if len(design) > LOCAL_ABOVE:
             nearness = covariance(kernel, design.data.X, inputs).amax(dim=1)
             rows = nearness.topk(LOCAL_POINTS).indices.sort().values
             design = Posterior(kernel, design.data.at(rows))

@@ -66,7 +66,7 @@ class BoxDesign:
         self._pool = pool
         self._picks = Averages(surrogate, pool)  # whose values do not matter
         self._maxima = pool[:0]  # reached by the last climbs
-        self._closed: set[int] = set()
+        self._excluded: set[int] = set()
         self._climbed_at = -1
         picks = list(picks)
         last = max(len(picks) // PICKS_PER_CLIMB * PICKS_PER_CLIMB, 1)  # none before the first
@@ -80,26 +80,26 @@ class BoxDesign:
         points = torch.cat([self._pool, self._maxima])
         in_pool = self._picks.at_candidates.variance
         variance = torch.cat([in_pool, self.variance(self._maxima)])
-        closed = self._is_closed(points)
-        if bool(closed.all()):
+        excluded = self._is_excluded(points)
+        if bool(excluded.all()):
             raise ExhaustedDesignError("Every point of the design's pool is excluded.")
-        variance = variance.masked_fill(closed, -torch.inf)
+        variance = variance.masked_fill(excluded, -torch.inf)
         best = points[lowest_of_largest(variance)]
         if self._picks.size and self._refines:
             top = variance.topk(min(POLISHED, len(variance))).indices
             X, values = self._refine(points[top], POLISHING_STEPS, self._picks.size)
-            values = values.masked_fill(self._is_closed(X), -torch.inf)
+            values = values.masked_fill(self._is_excluded(X), -torch.inf)
             row = lowest_of_largest(values)
             best = X[row] if bool(values[row] > variance.max()) else best
         return self._keys.of(best)
 
-    def _is_closed(self, X: Tensor) -> Tensor:
-        closed = torch.zeros(len(X), dtype=torch.bool, device=X.device)
-        if self._closed:
-            points = torch.stack([self._keys.point(key) for key in self._closed])
+    def _is_excluded(self, X: Tensor) -> Tensor:
+        found = torch.zeros(len(X), dtype=torch.bool, device=X.device)
+        if self._excluded:
+            points = torch.stack([self._keys.point(key) for key in self._excluded])
             for point in moved(points, X.device):
-                closed |= (point == X).all(dim=1)
-        return closed
+                found |= (point == X).all(dim=1)
+        return found
 
     def variance(self, X: Tensor) -> Tensor:
         """Posterior variance given the picks, ``n x d`` to ``n``; differentiable."""
@@ -111,9 +111,9 @@ class BoxDesign:
 
     def exclude(self, key: int, excluded: bool = True) -> None:
         if excluded:
-            self._closed.add(key)
+            self._excluded.add(key)
         else:
-            self._closed.discard(key)
+            self._excluded.discard(key)
 
     def _climb(self) -> None:
         """Climb to nearby maxima from the best of the pool, once every few picks."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -74,11 +74,6 @@ class GreedyDesign:
         self._picks = array("q")  # places among the candidates
         for index in picks:
             self.add(index)
-
-    @property
-    def picks(self) -> list[int]:
-        """The indices picked so far, in order."""
-        return self._indices(self._picks)
 
     @property
     def variance(self) -> Tensor:
@@ -154,13 +149,10 @@ class GreedyDesign:
         """Pick ``n`` more points by the rule and return their indices."""
         made = self._form.extend(n)
         self._picks.extend(made)
-        return self._indices(made)
+        return self._rows[made].tolist()
 
     def _place(self, index: int) -> int:
         return int(torch.searchsorted(self._rows, index))
-
-    def _indices(self, places: Sequence[int]) -> list[int]:
-        return self._rows[torch.tensor(places, dtype=torch.long)].tolist()
 
 
 class _Tracked(CandidateCovariance):

@@ -31,9 +31,19 @@ class RoundBounds:
     confidence: Confidence
     delta: float  # probability with which some bound from the round's own answers may fail
     delta_of_all: float  # the same of the bounds from all answers, in all rounds together
-    points: int  # N, over which the bounds of a finite set hold at once
+    points: int | None  # N, over which bounds hold at once; None on a box
     valid: bool  # whether they are proved; if not they are a heuristic
     sign: float  # -1 where the user minimises
+
+
+@dataclass(frozen=True)
+class RoundAnswers:
+    """The answers by which a round is judged."""
+
+    trial_ids: tuple[int, ...]  # of the trials that its record names, increasing
+    fixed: Answers  # from which ``Confidence.fixed_design`` makes bounds
+    adaptive: Answers | None = None  # all, if what ``Confidence.adaptive`` makes counts as well
+    of_design: bool = True  # whether ``fixed`` are of design points only
 
 
 @dataclass(frozen=True)
@@ -124,7 +134,7 @@ class ActiveSet(ABC):
         return None
 
     @property
-    def spread(self) -> Tensor | None:
+    def points_inside(self) -> Tensor | None:
         """Points spread over the active set, ``n x d``; None unless rounds have cut a box."""
         return None
 
@@ -137,13 +147,8 @@ class ActiveSet(ABC):
         """Rows and points that may be recommended: those evaluated (``n x d``), else all."""
 
     @abstractmethod
-    def design(
-        self, surrogate: Surrogate, number: int, picks: Iterable[int], closed: Iterable[int]
-    ) -> Design:
-        """A maximum-variance design for a round that has some picks already, in order.
-
-        Points with the keys in ``closed`` may not be picked.
-        """
+    def design(self, surrogate: Surrogate, number: int, picks: Iterable[int]) -> Design:
+        """A maximum-variance design for a round that has some picks already, in order."""
 
     def check(self, surrogate: Surrogate | None, bounds: RoundBounds) -> None:
         """Raise before the first ask what would stop a round from closing.
@@ -169,10 +174,8 @@ class ActiveSet(ABC):
         self,
         number: int,
         surrogate: Surrogate,
-        data: Data,
+        answers: RoundAnswers,
         bounds: RoundBounds,
-        own: Answers,
-        others: Data | None = None,
         design: Design | None = None,
     ) -> Elimination:
         """What survives a round.
@@ -180,12 +183,9 @@ class ActiveSet(ABC):
         Args:
             number: of the round.
             surrogate: that the round is judged with.
-            data: the round's answers, in units of the surrogate.
-            bounds: how wide its bounds are.
-            own: the same answers as they came; a search on a box begins at their points.
-            others: all answers, whose points depend on earlier values: bounds from them, with
-                their own share of delta, count as well.
-            design: the round's, if the answers are of design points.
+            answers: that its bounds are made from.
+            bounds: how wide these are.
+            design: the round's, if it was made.
 
         Raises:
             NumericsError: if a bound is not finite.

@@ -31,6 +31,7 @@ from botorch_delay.elimination.active_set import (
     ActiveSet,
     Design,
     Elimination,
+    RoundAnswers,
     RoundBounds,
     not_finite,
 )
@@ -163,7 +164,7 @@ class BoxActiveSet(ActiveSet):
         return self._holds if self.conditions else None
 
     @property
-    def spread(self) -> Tensor | None:
+    def points_inside(self) -> Tensor | None:
         return self.pool.points if self.conditions else None
 
     def candidates(self, tried: Tensor) -> tuple[None, Tensor]:
@@ -173,9 +174,7 @@ class BoxActiveSet(ActiveSet):
         inside = X[self.domain.contains(X)]
         return None, torch.unique(inside if len(inside) else X, dim=0)
 
-    def design(
-        self, surrogate: Surrogate, number: int, picks: Iterable[int], closed: Iterable[int]
-    ) -> Design:
+    def design(self, surrogate: Surrogate, number: int, picks: Iterable[int]) -> Design:
         pool = self.pool.points[self._holds(self.pool.points)]
         # Deviations are largest in the corners of a box, which say least about the rest. With a
         # learned kernel no claim needs the largest one, and spread points serve better.
@@ -185,14 +184,11 @@ class BoxActiveSet(ActiveSet):
             pool = torch.cat([sample, edge[self._holds(edge)]])
             if self.conditions or self.domain.constraints or self.domain.feasible:
                 pool = torch.cat([pool, stretched(sample, self._holds, generator)])
-        design = BoxDesign(
+        return BoxDesign(
             *(surrogate, self.domain, self.keys, pool, self.inside, self._seed + number),
             refine=not surrogate.learned,
             picks=picks,
         )
-        for key in closed:
-            design.exclude(key)
-        return design
 
     def check(self, surrogate: Surrogate | None, bounds: RoundBounds) -> None:
         super().check(surrogate, bounds)
@@ -203,15 +199,13 @@ class BoxActiveSet(ActiveSet):
         self,
         number: int,
         surrogate: Surrogate,
-        data: Data,
+        answers: RoundAnswers,
         bounds: RoundBounds,
-        own: Answers,
-        others: Data | None = None,
         design: Design | None = None,
     ) -> Elimination:
         """Where the round's upper bound reaches its largest lower bound, which is searched for."""
-        condition = self._condition(number, surrogate, data, bounds)
-        X = torch.cat([sent(own.X, self.domain.bounds), self.pool.points])
+        condition = self._condition(number, surrogate, surrogate.data(answers.fixed), bounds)
+        X = torch.cat([sent(answers.fixed.X, self.domain.bounds), self.pool.points])
         X = X[self._holds(X)]
         lower, _ = condition.interval(X)
         starts = X[lower.topk(min(STARTS, len(X))).indices]

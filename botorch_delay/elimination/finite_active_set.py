@@ -19,6 +19,7 @@ from botorch_delay.elimination.active_set import (
     ActiveSet,
     Design,
     Elimination,
+    RoundAnswers,
     RoundBounds,
     not_finite,
 )
@@ -134,37 +135,33 @@ class FiniteActiveSet(ActiveSet):
         found = sorted({row for row in rows if row is not None}) or [*range(len(self.domain))]
         return found, self.domain.points[found]
 
-    def design(
-        self, surrogate: Surrogate, number: int, picks: Iterable[int], closed: Iterable[int]
-    ) -> GreedyDesign:
+    def design(self, surrogate: Surrogate, number: int, picks: Iterable[int]) -> GreedyDesign:
         candidates, noise_var = surrogate.inputs(self.points), surrogate.noise_var
-        design = GreedyDesign(surrogate.covar_module, candidates, noise_var, picks, rows=self.rows)
-        for key in closed:
-            design.exclude(key)
-        return design
+        return GreedyDesign(surrogate.covar_module, candidates, noise_var, picks, rows=self.rows)
 
     def eliminate(
         self,
         number: int,
         surrogate: Surrogate,
-        data: Data,
+        answers: RoundAnswers,
         bounds: RoundBounds,
-        own: Answers,
-        others: Data | None = None,
         design: Design | None = None,
     ) -> Elimination:
         """Rows whose upper bound reaches the largest lower bound (Algorithm 1, the last line)."""
+        data = surrogate.data(answers.fixed)
         width = self.half_width(surrogate, data, bounds)
         found, weights = None, width.needs_weights
-        if isinstance(design, GreedyDesign) and len(data) > MAX_FACTORIZED:
-            answered = moved(own.group.unique(), self.rows.device)
+        of_design = answers.of_design and len(data) > MAX_FACTORIZED
+        if of_design and isinstance(design, GreedyDesign):
+            answered = moved(answers.fixed.group.unique(), self.rows.device)
             found = design.moments(data, answered, self.rows, weights=weights)
         if found is None:
             found = surrogate.posterior(data).at(self.points, weights=weights)
         else:
             found = found.rescaled(surrogate.offset, surrogate.scale)
         lower, upper = width.interval(found)
-        if others is not None:
+        if answers.adaptive is not None:
+            others = surrogate.data(answers.adaptive)
             known = Evidence.under(surrogate, others, bounds.delta_of_all)
             width_of_all = bounds.confidence.adaptive(known)
             weights = width_of_all.needs_weights

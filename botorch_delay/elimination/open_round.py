@@ -91,7 +91,6 @@ class OpenRound:
         self.design: Design | None = None  # made when it is first needed
         followed = SlotState.WAITING, SlotState.RETRY, SlotState.DROPPED
         self._slots_in: dict[SlotState, set[int]] = {state: set() for state in followed}
-        self._running: set[int] = set()  # trial ids
 
     def next_retry(self) -> int | None:
         """The first slot whose point is to be asked again now, or None."""
@@ -139,7 +138,6 @@ class OpenRound:
     def take(self, trial: Trial, key: int) -> None:
         """Enter a new trial of the point with a key."""
         self.asks += 1
-        self._running.add(trial.id)
         again = trial.slot >= 0 and self.is_served(trial.slot)
         self.waits += again or trial.slot == WAITING_SLOT or self.design_is_asked()
         if trial.slot < 0:
@@ -157,7 +155,6 @@ class OpenRound:
 
     def settle(self, trial: Trial) -> None:
         """Enter that a trial of this round was answered, failed or abandoned."""
-        self._running.discard(trial.id)
         if trial.slot < 0:
             return
         slot = self.slots[trial.slot]
@@ -210,9 +207,6 @@ class OpenRound:
         """Whether the first q_r design points have been asked and none is outstanding."""
         unsettled = self._slots_in[SlotState.WAITING] | self._slots_in[SlotState.RETRY]
         return self.design_is_asked() and min(unsettled, default=inf) >= self.design_size
-
-    def all_settled(self) -> bool:
-        return not self._running
 
     def gave_up(self) -> bool:
         """Whether the answer of one of the first q_r design points will not be used."""
@@ -276,10 +270,11 @@ class OpenRound:
             picks = [slot.key for slot in self.slots if not self.is_given_up(slot)]
             known = {k for k, status in self._statuses.items() if status is PointStatus.KNOWN}
             picks = sorted(known.difference(picks), key=abs) + picks  # as they were met
-            closed = [k for k, status in self._statuses.items() if status is not PointStatus.OPEN]
-            self.design = self._active.design(
-                self.surrogate, self.number, filter(inside, picks), filter(inside, closed)
-            )
+            in_set = filter(inside, picks)
+            self.design = self._active.design(self.surrogate, self.number, in_set)
+            for key, status in self._statuses.items():
+                if status is not PointStatus.OPEN and inside(key):
+                    self.design.exclude(key)
         return self.design
 
     def _status(self, key: int) -> PointStatus:

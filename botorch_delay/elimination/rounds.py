@@ -29,21 +29,18 @@ def round_lengths(horizon: int, wait: float) -> tuple[list[int], list[int]]:
         >>> round_lengths(300, 28.2)
         ([18, 74, 149], [47, 103, 150])
     """
-    horizon = validation.whole(horizon, "horizon", 1)
-    return _lengths(horizon, validation.nonnegative(wait, "wait"), 1, horizon)
-
-
-def _lengths(horizon: int, wait: float, size: int, left: int) -> tuple[list[int], list[int]]:
-    """The same for the rounds after one with ``size`` design points, ``left`` asks in all."""
+    horizon, wait = validation.whole(horizon, "horizon", 1), validation.nonnegative(wait, "wait")
     q: list[int] = []
     t: list[int] = []
-    while left > 0:
-        size = next_design_size(horizon, size)
-        length = min(math.ceil(size + wait), left)
-        q.append(size)
-        t.append(length)
-        left -= length
+    while (left := horizon - sum(t)) > 0:
+        q.append(next_design_size(horizon, q[-1] if q else 1))
+        t.append(_length(q[-1], wait, left))
     return q, t
+
+
+def _length(size: int, wait: float, left: int) -> int:
+    """``ceil(q_r + wait)``, cut where fewer asks are left."""
+    return min(math.ceil(size + wait), left)
 
 
 def next_design_size(horizon: int, previous: int) -> int:
@@ -138,18 +135,15 @@ class RoundRule:
     def __init__(
         self,
         horizon: int | None,
-        schedule: HorizonRounds | GeometricRounds | None = None,
+        schedule: HorizonRounds | GeometricRounds,
         fraction: float = 1.0,
         wait: float | None = None,
     ) -> None:
         self.wait = wait
-        self._schedule = HorizonRounds() if schedule is None else schedule
-        self._horizon, self._fraction = horizon, fraction
-        self._lengths: list[int] = []
+        self._horizon, self._schedule, self._fraction = horizon, schedule, fraction
         self.count: int | None = None  # R, how many rounds there can be
         if horizon is not None and wait is not None:
-            self._lengths = round_lengths(horizon, wait)[1]
-            self.count = len(self._lengths)
+            self.count = len(round_lengths(horizon, wait)[1])
         elif horizon is not None:
             size, points, number = 1, 0, 0
             while points < fraction * (horizon - 1) + 1:
@@ -158,22 +152,12 @@ class RoundRule:
                 points += size
             self.count = number
 
-    def resume(self, number: int, size: int, asks: int) -> None:
-        """Plan the rounds after round ``number``, begun under a shorter horizon.
-
-        It has ``size`` design points and, where lengths are fixed, ends after so many asks.
-        """
-        if self._horizon is not None and self.wait is not None:
-            left = self._horizon - asks
-            lengths = _lengths(self._horizon, self.wait, size, left)[1]
-            self._lengths = [*[0] * number, *lengths]
-
     @property
     def on_arrival(self) -> bool:
         """Whether a round closes when its design points are settled, and uses exactly those."""
         return self.wait is None
 
-    def share(self, number: int) -> int:
+    def delta_divisor(self, number: int) -> int:
         """What delta is divided by for round r: R, or ``r (r + 1)`` where no end is planned."""
         return number * (number + 1) if self.count is None else self.count
 
@@ -181,9 +165,11 @@ class RoundRule:
         """q_r of round ``number``, after a round with ``previous`` design points."""
         return self._schedule.design_size(number, previous, self._horizon, self._fraction)
 
-    def length(self, number: int) -> int | None:
-        """t_r, where it is fixed beforehand."""
-        return self._lengths[number - 1] if self._lengths else None
+    def length(self, size: int, asks: int) -> int | None:
+        """t_r of a round of ``size`` design points after so many asks, where it is fixed."""
+        if self.wait is None or self._horizon is None:
+            return None
+        return _length(size, self.wait, self._horizon - asks)
 
 
 @dataclass(frozen=True)
@@ -194,7 +180,7 @@ class HorizonRounds:
         straggler_factor: kappa >= 1; a round closes without its last design points once the largest
             deviation over the active set, given those that have been answered, is at most kappa
             times the one intended. It costs a factor kappa on the regret bound and assumes more of
-            the delays; see :mod:`botorch_delay.optimizers.stragglers`. Needs a finite domain, and
+            the delays; see :mod:`botorch_delay.optimizers.early_close`. Needs a finite domain, and
             no delay law. None waits for all.
     """
 

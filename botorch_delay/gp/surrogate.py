@@ -47,10 +47,10 @@ NOISE_LOC, NOISE_SCALE = -8.0, 3.0
 START_NOISES = (1e-6, 0.1)
 # The least noise that is learned, as a share of that of exact evaluations.
 LEAST_NOISE = 0.1
-# With more answers a fit is to a random subset, in at most MAX_ITERATIONS iterations, and samples
+# With more answers a fit is to a random subset, in at most FEW_ITERATIONS iterations, and samples
 # of a box have fewer points, so that an ask does not take longer and longer.
 MANY_ANSWERS = 300
-MAX_ITERATIONS = 30
+FEW_ITERATIONS = 30
 
 
 def exact_noise(like: Tensor) -> float:
@@ -356,7 +356,7 @@ def _fit(
     The noise is learned unless all variances are known. Fits begin with each noise of ``begin``,
     and ``least`` is the least that is learned. Of many answers a random subset is used.
     """
-    steps = MAX_ITERATIONS if len(y) > MANY_ANSWERS else MOST_ITERATIONS
+    steps = FEW_ITERATIONS if len(y) > MANY_ANSWERS else MOST_ITERATIONS
     rows = torch.arange(len(y))
     if len(y) > MANY_ANSWERS:
         generator = torch.Generator().manual_seed(seed)

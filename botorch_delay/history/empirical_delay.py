@@ -61,9 +61,7 @@ class EmpiricalDelay:
         self.answers, self.out = len(known), len(least)
         # A delay of at least a is one above a - 1, which is what right-censored means.
         censored = CensoredData(uncensored=known, right=least[least > 0] - 1)
-        estimate = ecdf(censored).sf
-        self._steps: np.ndarray = estimate.quantiles
-        self._survival: np.ndarray = estimate.probabilities
+        self._estimate = ecdf(censored).sf  # P(tau > u)
         self.limit = int(max(known.max(), least.max(initial=0)))
         self.mean = float(self.survival(np.arange(self.limit)).sum())
 
@@ -104,13 +102,13 @@ class EmpiricalDelay:
             InputError: if every delay that is known is shorter than ``age``.
         """
         age = validation.whole(age, "age", 0)
-        left = self._at(age - 1)
+        left = self._estimate.evaluate(age - 1)
         if left <= _ROUNDING:
             raise InputError(
                 f"An age of {age} steps is beyond the longest delay known, {self.limit}."
             )
         u = np.asarray(steps, dtype=float)
-        values = np.where(u < age, 1.0, self._at(u) / left)
+        values = np.where(u < age, 1.0, self._estimate.evaluate(u) / left)
         return float(values) if values.ndim == 0 else values
 
     def quantile(self, p: float, age: int = 0) -> float:
@@ -126,7 +124,8 @@ class EmpiricalDelay:
             InputError: if ``p`` or ``age`` is out of range.
         """
         p = validation.probability(p, "p")
-        steps = self._steps[self._steps >= validation.whole(age, "age", 0)]
+        steps = self._estimate.quantiles
+        steps = steps[steps >= validation.whole(age, "age", 0)]
         reached = np.flatnonzero(1.0 - self.survival(steps, age) >= p - _ROUNDING)
         if not len(reached):
             highest = 1.0 - self.survival(self.limit, age)
@@ -137,11 +136,6 @@ class EmpiricalDelay:
                 f"after {self.limit} steps. Ask for a smaller p, or wait for more answers."
             )
         return float(steps[reached[0]])
-
-    def _at(self, u: Any) -> Any:
-        """The estimate of P(tau > u)."""
-        place = np.searchsorted(self._steps, u, side="right")
-        return np.concatenate([[1.0], self._survival])[place]
 
     def __repr__(self) -> str:
         return f"EmpiricalDelay({self.answers} answers, {self.out} out)"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -44,8 +44,7 @@ class Feasibility(TrialObserver):
         self._trials: dict[int, list[Trial]] = defaultdict(list)
         self._attached: dict[int, dict[int, float]] = defaultdict(dict)  # values by ids
         self.suspects: set[int] = set()  # points of which a trial has failed
-        self._tries: dict[int, int] = {}  # answers and running trials, of points with any
-        self._tried = 0  # of all points
+        self._tries: Counter[int] = Counter()  # answers and running trials, of points with any
         self._first: dict[int, float] = {}  # an answer of each point
         self._differing: set[int] = set()  # points with several values
 
@@ -113,7 +112,7 @@ class Feasibility(TrialObserver):
 
         Running trials count as tries, so that workers do not all repeat points at once.
         """
-        return self._tried - len(self._tries)
+        return self._tries.total() - len(self._tries)
 
     @property
     def repeats_differ(self) -> bool:
@@ -122,7 +121,7 @@ class Feasibility(TrialObserver):
 
     def repeats_agree(self) -> bool:
         """Whether enough points were tried again, and none gave another answer."""
-        enough = max(REPEATS, REPEATED_SHARE * self._tried)
+        enough = max(REPEATS, REPEATED_SHARE * self._tries.total())
         return not self._differing and self.repeats >= enough
 
     def answers_agree(self) -> bool:
@@ -134,8 +133,7 @@ class Feasibility(TrialObserver):
         return not self._differing and sum(max(n - 1, 0) for n in answered) >= REPEATS
 
     def _add_tries(self, key: int, more: int) -> None:
-        self._tried += more
-        self._tries[key] = self._tries.get(key, 0) + more
+        self._tries[key] += more
         if not self._tries[key]:
             del self._tries[key]
 
@@ -149,7 +147,7 @@ class Feasibility(TrialObserver):
         answers = [trial.value for trial in trials if trial.value is not None]
         answers += self._attached.get(key, {}).values()
         tries = len(answers) + sum(trial.state is TrialState.RUNNING for trial in trials)
-        self._add_tries(key, tries - self._tries.get(key, 0))
+        self._add_tries(key, tries - self._tries[key])
         self._first.pop(key, None)
         self._differing.discard(key)
         for answer in answers:
@@ -177,9 +175,9 @@ class Feasibility(TrialObserver):
 
     def known(self) -> set[int]:
         """Points not asked again because evaluations are exact."""
-        return {key for key in self.closed() if self.status(key) is PointStatus.KNOWN}
+        return {key for key in self.unavailable() if self.status(key) is PointStatus.KNOWN}
 
-    def closed(self) -> list[int]:
+    def unavailable(self) -> list[int]:
         """All points that may not be asked now, increasing."""
         marked = {*self._trials, *self._attached} if self._exact else self.suspects
         return sorted(key for key in marked if self.status(key) is not PointStatus.OPEN)

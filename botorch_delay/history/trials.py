@@ -78,7 +78,8 @@ class Trial(_Placed):
         state: running, completed, failed or abandoned.
         value: the answer as told, or corrected last; None without one.
         noise_var: the known noise variance of the answer, or None.
-        late: whether it was answered after it had been abandoned.
+        late: whether it was answered after it had been abandoned. Then its answer serves no design
+            point; one that comes after its round has closed is not called late.
         reason: why it failed.
         answered_at: when it was answered, failed or was abandoned; None while it runs.
         answered_step: how many asks had been made by then, in steps; None while it runs.

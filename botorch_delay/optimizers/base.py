@@ -102,6 +102,10 @@ class Optimizer(ReadableRun, ABC):
     def tell(self, trial: Trial | int, y: float | Tensor, noise_var: float | None = None) -> None:
         """The answer of a trial, in any order, also after the horizon.
 
+        One that comes after its round has closed, or after the trial was abandoned, serves no
+        design point; rules, recommendations and certificates use it. A failed trial takes its
+        answer by :meth:`correct`.
+
         One far from all others is accepted with an :class:`OutlierWarning`; if it is a slip, call
         :meth:`correct`.
 

@@ -388,8 +388,9 @@ class BPEDelayOptimizer(Optimizer):
     def _decide_after_settled(self, trial: Trial) -> None:
         if (tested := self._audit.test()) is not None:
             self._happen("tested", data=tested)
-        current = self._rounds.open
-        if current is not None and len(self._ledger) == self.horizon and current.all_settled():
+        if len(self._ledger) == self.horizon and not any(
+            self._rounds.of(running) for running in self._ledger.running()
+        ):
             self._close_last()
 
     def _close_last(self) -> None:

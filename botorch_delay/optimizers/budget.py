@@ -120,11 +120,6 @@ class Budget(TrialObserver):
         """Whether the answers contradict the assumptions."""
         return bool(self.bounds.refuted)
 
-    @property
-    def certified(self) -> float:
-        """A bound on the regret of all asks so far, in units of the values."""
-        return float(self._asks @ self._bills())
-
     def terms(self) -> BudgetTerms:
         """The terms of the claim, with what has been spent so far."""
         records, current = self._rounds.records, self._rounds.open

@@ -41,7 +41,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from gpytorch.kernels import Kernel
@@ -158,12 +157,12 @@ def certify(
         refuted |= bool((lower > upper).any()) or not len(rivals)
         where = f"{len(rivals)} of {domain.count} points"
 
-    def excess_at(asked: Tensor, counts: Tensor, X: Tensor) -> Tensor:
-        return torch.stack([each.excess(X, asked, counts, bound) for each in both]).amin(dim=0)
-
     def excess(asked: Tensor, counts: Tensor) -> float:
         """A bound on ``max_x sum_i counts_i (f(x) - f(asked_i))``, at least 0."""
-        at = partial(excess_at, asked, counts)
+
+        def at(X: Tensor) -> Tensor:
+            return torch.stack([each.excess(X, asked, counts, bound) for each in both]).amin(dim=0)
+
         if rivals is not None:
             return max(float(at(rivals).max()), 0.0)
         slope = bound * float(counts.sum())

@@ -83,7 +83,7 @@ class Maximizer:
         if model.views and same and model.renewals == model.renewals_due:
             return
         self._fitted, self._cut = fitted, cut
-        left = None if cut is None else cut.spread
+        left = None if cut is None else cut.points_inside
         candidates = self._spread if left is None else left[:: max(len(left) // BOX_POOL, 1)]
         if self._domain.count is None and self._fitting.fitted_to > MANY_ANSWERS:
             candidates = candidates[::2]
@@ -224,7 +224,7 @@ class Maximizer:
             within = self._within = inside(pool) if self._within is None else self._within
         if active is not None and active.rows is not None:
             within = torch.zeros_like(everywhere).index_fill(0, active.rows, True)
-        closed, fails = model.feasibility.closed(), model.where_trials_fail()
+        closed, fails = model.feasibility.unavailable(), model.where_trials_fail()
         avoided = [] if self._config.repeat_pending else list(model.running())
         if self._domain.is_discrete and model.tells_all_at_once:
             avoided = model.feasibility.tried()
@@ -297,7 +297,7 @@ class Maximizer:
     def _answered(self, active: ActiveSet | None) -> tuple[list[int], Tensor, Tensor]:
         """Answered points that may be asked (the best, of many on a box); mean and deviation."""
         model = self.model
-        keys = sorted(set(model.answers.keys).difference(model.feasibility.closed()))
+        keys = sorted(set(model.answers.keys).difference(model.feasibility.unavailable()))
         if model.finite:
             rows = sent_rows([key for key in keys if key >= 0], model.mean)
             if active is not None and active.rows is not None:

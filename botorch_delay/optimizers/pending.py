@@ -13,14 +13,14 @@ class Pending:
     """How pending points enter the posterior.
 
     Attributes:
-        hallucinates: whether they count in the deviation without a value.
+        counts_in_deviation: whether they count in the deviation, for which no value is needed.
         draws: whether values are drawn for them in every ask.
         value_of_missing: what a missing answer counts as, in the user's sign; None for nothing.
         max_delay: an answer that took more asks counts as missing; None for no limit.
         inflate: whether a rule's factor on sigma grows by sigma at the last points.
     """
 
-    hallucinates: ClassVar[bool] = False
+    counts_in_deviation: ClassVar[bool] = False
     draws: ClassVar[bool] = False
     value_of_missing: float | None = None
     max_delay: int | None = None
@@ -43,7 +43,7 @@ class Hallucinate(Pending):
     failed stays counted.
     """
 
-    hallucinates = True
+    counts_in_deviation = True
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class KrigingBeliever(Pending):
     and the number of the ask.
     """
 
-    hallucinates = draws = True
+    counts_in_deviation = draws = True
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ class RandomOptimizer(Optimizer):
         if self._domain.count is None:
             return Suggestion(None, round=1, slot=len(self._ledger), x=self._sobol_point())
         allowed = torch.ones(self._domain.count, dtype=torch.bool)
-        allowed[self._feasibility.closed()] = False
+        allowed[self._feasibility.unavailable()] = False
         if not bool(allowed.any()):
             raise nothing_to_ask(len(allowed), exact=self.exact)
         asks, trials = self._asks.counts, self._ledger.trials

@@ -10,22 +10,27 @@ from typing import Any
 
 from botorch_delay import validation
 from botorch_delay.domains.devices import sent
-from botorch_delay.elimination.active_set import ActiveSet, RoundBounds
+from botorch_delay.elimination.active_set import ActiveSet, RoundAnswers, RoundBounds
 from botorch_delay.elimination.box_active_set import whole_set
-from botorch_delay.elimination.closing import RoundAnswers, check_anything_left, close_round
+from botorch_delay.elimination.closing import close_round
 from botorch_delay.elimination.open_round import NO_SLOT, WAITING_SLOT, OpenRound, Outstanding
 from botorch_delay.elimination.rounds import Departure, RoundRecord
-from botorch_delay.exceptions import ExhaustedDesignError, NoAnswerError, StorageError
+from botorch_delay.exceptions import (
+    EmptyDomainError,
+    ExhaustedDesignError,
+    NoAnswerError,
+    StorageError,
+)
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.empirical_delay import EmpiricalDelay
 from botorch_delay.history.events import Event
-from botorch_delay.history.point_status import Feasibility
+from botorch_delay.history.point_status import MAX_FAILURES, Feasibility, nothing_to_ask
 from botorch_delay.history.trials import Attached, Ledger, Suggestion, Trial, TrialObserver
 from botorch_delay.optimizers.config import BPEConfig
+from botorch_delay.optimizers.early_close import EarlyClose
 from botorch_delay.optimizers.forecasts import Forecast, Straggler, describe_running, planned_asks
 from botorch_delay.optimizers.run import Fitting
-from botorch_delay.optimizers.stragglers import EarlyClose
 
 logger = logging.getLogger(__name__)
 
@@ -148,8 +153,10 @@ class RoundSequence(TrialObserver):
             delta /= 2.0  # the other half is for the bounds from all answers
         delta /= 2.0  # the other half is for the delays
         rows = self.active.rows
-        points = 1 if rows is None else len(config.domain.like if config.as_published else rows)
-        of_round = delta / self.round_rule.share(number)
+        points = None
+        if rows is not None:
+            points = len(config.domain.like if config.as_published else rows)
+        of_round = delta / self.round_rule.delta_divisor(number)
         return RoundBounds(config.confidence, of_round, delta, points, config.proves, config.sign)
 
     def close(self, *, last: bool) -> dict[str, Any]:
@@ -166,7 +173,7 @@ class RoundSequence(TrialObserver):
         answers = self._answers(current)
         claimed = self._config.proves and not self._config.exact
         if last and claimed and not self._ends_as_planned(current):
-            answers = replace(answers, ids=(), own=self._config.answers(()))
+            answers = replace(answers, trial_ids=(), fixed=self._config.answers(()))
         infeasible, bounds = self._feasibility.infeasible(), self.bounds(current.number)
         record, self._judged = close_round(current, answers, self.active, infeasible, bounds)
         logger.info(
@@ -185,7 +192,21 @@ class RoundSequence(TrialObserver):
 
         Points that are not asked because their values are known exactly stay active.
         """
-        check_anything_left(self.active, self._feasibility, current.number)
+        infeasible, known = self._feasibility.infeasible(), self._feasibility.known()
+        left = self.active.restored(infeasible, current.number)
+        if left.is_empty:
+            raise EmptyDomainError(
+                f"Every point of the domain failed {MAX_FAILURES} times and can be asked no more; "
+                "see the reasons in opt.trials."
+            )
+        if known and left.without(sorted(known)).is_empty:
+            raise nothing_to_ask(len(known), exact=True)
+        logger.log(
+            logging.INFO if known else logging.WARNING,
+            "round %d: every active point %s; going on with what is feasible of the domain",
+            current.number,
+            "has been asked, and evaluations are exact" if known else "is infeasible",
+        )
         return {"whole": self.feasible.is_empty}
 
     def apply_opened(self) -> None:
@@ -194,13 +215,7 @@ class RoundSequence(TrialObserver):
         self.open = self._new_round(len(self.records) + 1, previous)
 
     def extended(self, before: int) -> None:
-        """Plan more rounds; one that is open keeps its size and its length."""
-        self.round_rule = self._config.round_rule()
-        sizes, asks = self.sizes, len(self._ledger)
-        if self.open is not None:
-            asks = sum(record.length for record in self.records) + (self.open.length or 0)
-        if sizes:
-            self.round_rule.resume(len(sizes), max(sizes[-1], 1), asks)
+        self.round_rule = self._config.round_rule()  # an open round keeps its size and its length
 
     @property
     def sizes(self) -> list[int]:
@@ -337,27 +352,29 @@ class RoundSequence(TrialObserver):
 
     def _answers(self, current: OpenRound) -> RoundAnswers:
         """The answers by which the open round is judged if it closes now."""
-        merges = self._config.merges
-        told = self._ledger.answered()
-        pooled: Answers | None = None
-        # On a box a replay makes the active set from the answers of trials alone.
-        if self._config.evidence == "all" and self.active.rows is not None:
-            pooled = self._config.answers(self._ledger.results())
-        if self._config.evidence == "all" and merges:
-            used = told
-        else:
+        config, ledger = self._config, self._ledger
+        used = ledger.answered()
+        if config.evidence == "round" or not config.merges:
             size = current.design_size if self.round_rule.on_arrival else None
-            used = [self._ledger[trial_id] for trial_id in current.answered(size)]
-        return RoundAnswers(tuple(t.id for t in used), self._config.answers(used), pooled, merges)
+            used = [ledger[trial_id] for trial_id in current.answered(size)]
+        ids, answers = tuple(trial.id for trial in used), config.answers(used)
+        # On a box a replay makes the active set from the answers of trials alone.
+        if config.evidence == "round" or self.active.rows is None:
+            return RoundAnswers(ids, answers)
+        everything = config.answers(ledger.results())
+        if config.merges:
+            return RoundAnswers(ids, everything, of_design=False)
+        return RoundAnswers(ids, answers, everything)
 
     def _new_round(self, number: int, previous_size: int) -> OpenRound:
+        size = self.round_rule.design_size(number, previous_size)
         return OpenRound(
             number,
-            self.round_rule.design_size(number, previous_size),
-            self.round_rule.length(number),
+            size,
+            self.round_rule.length(size, len(self._ledger)),
             self._fitting.surrogate,
             self.active,
-            {key: self._feasibility.status(key) for key in self._feasibility.closed()},
+            {key: self._feasibility.status(key) for key in self._feasibility.unavailable()},
             needs_all=self.needs_all,
         )
 

@@ -134,13 +134,19 @@ class RuleModel(View, TrialObserver):
         self.views = []
         for each in surrogates:
             answers = Averages(each, candidates, self.pool)
-            both = self.pending.hallucinates
+            both = self.pending.counts_in_deviation
             asked_points = Averages(each, candidates, self.pool) if both else None
             self.views.append(View(answers, asked_points))
         self.answers, self.asked_points = self.views[0].answers, self.views[0].asked_points
         results: list[Trial | Attached] = [*self._ledger.trials, *self._ledger.attached]
         for result in results:
             self._count(result)
+
+    @property
+    def best_mean(self) -> float | None:
+        """The largest mean at an answered point, for rules of improvement; None without answers."""
+        posterior = self.answers.anywhere
+        return posterior.mean(posterior.data.X).max().item() if len(posterior) else None
 
     @property
     def asks(self) -> int:
@@ -247,7 +253,7 @@ class RuleModel(View, TrialObserver):
         """
         if self.finite or self.is_blind:
             return False
-        if not (self.surrogate.learned and self.pending.hallucinates):
+        if not (self.surrogate.learned and self.pending.counts_in_deviation):
             return False
         points = [trial.point for trial in self._ledger.running()]
         if len(points) < CROWDED:

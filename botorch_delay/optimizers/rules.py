@@ -308,7 +308,7 @@ class BotorchRule(Rule):
     def check_pending(self, pending: Pending) -> None:
         """Refuse pending points that it could only leave out."""
         super().check_pending(pending)
-        if pending.hallucinates and not (self.takes_pending or self.analytic):
+        if pending.counts_in_deviation and not (self.takes_pending or self.analytic):
             raise InputError(
                 f"{self.name} cannot use pending points: it has no parameter X_pending. Add one, "
                 "or use AcquisitionOptimizer with pending=Ignore()."
@@ -318,7 +318,7 @@ class BotorchRule(Rule):
         """Build it once with two made-up answers."""
         X = model.surrogate.inputs(model.candidates[:2])
         y = sent([[0.0], [1.0]], X)[: len(X)]
-        pending = X[:1] if model.pending.hallucinates else None
+        pending = X[:1] if model.pending.counts_in_deviation else None
         kernel, noise_var = copy.deepcopy(model.surrogate.covar_module), model.surrogate.noise_var
         try:
             with _quietly(0, X.device, advice=True), torch.no_grad():

@@ -186,19 +186,14 @@ class ThreDSOptimizer(Optimizer):
 
     def _candidates(self) -> Tensor:
         """Rows of the region that may be asked, without the accepted descendants."""
-        search = self._search
-        taken = [self._rows(node) for node in search.accepted]
-        rows = self._rows(search.regions[search.place]).sort().values
-        if taken:
-            rows = rows[~torch.isin(rows, torch.cat(taken))]
+        search, keys = self._search, self._feasibility.unavailable()
+        if len(keys) == len(self._points):
+            raise nothing_to_ask(len(keys))
         point = self._feasibility.keys.point  # of a box, by their keys below 0
-        keys = self._feasibility.closed()
         closed = [k if k >= 0 else self._row_at.get(tuple(point(k).tolist()), -1) for k in keys]
-        if len(closed) == len(self._points):
-            raise nothing_to_ask(len(closed))
-        if closed:
-            rows = rows[~torch.isin(rows, torch.tensor(closed))]
-        return moved(rows, self._points.device)
+        out = [torch.tensor(closed, dtype=torch.long), *map(self._rows, search.accepted)]
+        rows = self._rows(search.regions[search.place]).sort().values
+        return moved(rows[~torch.isin(rows, torch.cat(out))], self._points.device)
 
     def _middle(self, rows: Tensor) -> int:
         """The candidate nearest to the middle of the region's bounding box."""

@@ -231,7 +231,7 @@ def test_unequal_noise_uses_the_smallest_regularizer():
     ratio = evidence.spread_ratio**0.5
     assert ratio == pytest.approx(10.0)
     # The noise term is at most sigma ||z||, and the plain form must cover it.
-    width = plain.fixed_design(Evidence(se(), evidence, ratio, delta=0.1)).at(got)
+    width = plain.fixed_design(Evidence(se(), evidence, ratio, delta=0.1, points=1)).at(got)
     cover = width - 0.3 * got.noise_norm * math.sqrt(2 * math.log(20))
     assert (cover >= got.deviation * (1.0 - 1e-9)).all()
 

@@ -80,7 +80,7 @@ def test_values_and_slopes_are_those_of_the_definition(pending):
 def test_of_a_large_design_the_nearest_points_give_the_deviation_and_all_answers_the_mean(
     monkeypatch, pending
 ):
-    monkeypatch.setattr(ascent, "MOST_POINTS", 29)
+    monkeypatch.setattr(ascent, "LOCAL_ABOVE", 29)
     monkeypatch.setattr(ascent, "LOCAL_POINTS", 12)
     surrogate, answers, design = case(pending)
     starts = BOX.from_unit(scattered(12, 4, seed=5))
@@ -90,7 +90,7 @@ def test_of_a_large_design_the_nearest_points_give_the_deviation_and_all_answers
     X = BOX.from_unit(scattered(12, 4, seed=6))
     expected = bound(surrogate, answers, near, 2.0, X, climb.cap)
     assert torch.allclose(climb(X), expected.detach(), atol=1e-9)
-    monkeypatch.setattr(ascent, "MOST_POINTS", 30)
+    monkeypatch.setattr(ascent, "LOCAL_ABOVE", 30)
     whole = BoundClimb(surrogate, answers, design, 2.0, starts)
     expected = bound(surrogate, answers, design, 2.0, X, whole.cap)
     assert torch.allclose(whole(X), expected.detach(), atol=1e-9)

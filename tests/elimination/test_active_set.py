@@ -58,7 +58,7 @@ def test_a_round_of_a_learned_kernel_is_judged_by_few_of_many_answers(monkeypatc
     monkeypatch.setattr(box_active_set, "MOST_EVIDENCE", 5)
     box = BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double))
     whole, X = box_active_set.BoxActiveSet(box), scattered(9, 2)
-    bounds = RoundBounds(FixedBeta(6.0), 0.1, 0.1, 1, valid=False, sign=1.0)
+    bounds = RoundBounds(FixedBeta(6.0), 0.1, 0.1, None, valid=False, sign=1.0)
     evidence = Data.single(X, X[:, 0], torch.full_like(X[:, 0], 0.01))
     known = Surrogate.fixed(se(), 0.01, box.bounds)
     learned = replace(known, learned=True)

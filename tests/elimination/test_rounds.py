@@ -36,10 +36,10 @@ def test_design_sizes_have_no_rounding_error(horizon, previous):
 
 
 def test_arrival_rounds_use_the_schedule_without_delay():
-    rule = RoundRule(1000)
-    assert rule.share(1) == rule.share(3) == len(bd.round_lengths(1000, 0.0)[0])
+    rule = RoundRule(1000, bd.HorizonRounds())
+    assert rule.delta_divisor(1) == rule.delta_divisor(3) == len(bd.round_lengths(1000, 0.0)[0])
     assert rule.design_size(1, 1) == 32
-    assert rule.length(1) is None
+    assert rule.length(32, 0) is None
 
 
 @pytest.mark.parametrize(

@@ -207,7 +207,7 @@ def test_a_fit_to_many_answers_takes_a_subset(monkeypatch):
     assert many.hyperparameters() != other.hyperparameters()
     # The scale of the values is that of all of them.
     assert many.scale == pytest.approx(y.std().item())
-    monkeypatch.setattr("botorch_delay.gp.surrogate.MAX_ITERATIONS", 1)
+    monkeypatch.setattr("botorch_delay.gp.surrogate.FEW_ITERATIONS", 1)
     cut_short = fit_surrogate(domain, answers(domain.points, y), seed=1)
     assert cut_short.hyperparameters() != many.hyperparameters()
 

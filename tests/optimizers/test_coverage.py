@@ -71,7 +71,9 @@ def coverage(repeats, *, tight, divide=1.0, delay=None, run=play, **options):
             X = POINTS[[t.index for t in trials]]
             evidence = Data.single(X, y, torch.full_like(y, NOISE_STD**2))
             posterior = Posterior(KERNEL, evidence).at(POINTS, weights=True)
-            rounds = RoundRule(HORIZON, None, opt._config.fraction).share(record.number)
+            rounds = RoundRule(HORIZON, bd.HorizonRounds(), opt._config.fraction).delta_divisor(
+                record.number
+            )
             if delay is not None:
                 rounds = len(bd.round_lengths(HORIZON, delay.upper_bound(HORIZON, DELTA))[0])
             under = Evidence(KERNEL, evidence, 1 / NOISE_STD, DELTA / (2 * rounds), N)

@@ -101,7 +101,7 @@ def test_repeats_agree_once_there_are_some_without_another_value():
     for result in opt.attached:
         counts[result.index] += 1
     assert opt._feasibility._tries == {row: tries for row, tries in enumerate(counts) if tries}
-    assert opt._feasibility._tried == sum(counts)
+    assert opt._feasibility._tries.total() == sum(counts)
 
 
 def levy(x):

@@ -181,6 +181,32 @@ class LargestMean(bd.Rule):
         return model.mean_at
 
 
+class Improvement(LargestMean):
+    """Expected improvement on the best mean."""
+
+    def __init__(self):
+        self.best_means = []
+
+    def score(self, model):
+        if model.best_mean is None:
+            return model.deviation
+        self.best_means.append(model.best_mean)
+        z = (model.mean - model.best_mean) / model.deviation
+        normal = torch.distributions.Normal(0.0, 1.0)
+        return model.deviation * (z * normal.cdf(z) + normal.log_prob(z).exp())
+
+
+def test_improvement_rules_find_the_best_mean_of_answered_points():
+    rule = Improvement()
+    opt = make(rule)
+    first, second, _ = opt.ask(3)
+    opt.tell(first, 1.0)
+    opt.tell(second, 2.0)
+    opt.ask()
+    means = opt.predict(torch.stack([first.x, second.x])).mean
+    assert rule.best_means == [pytest.approx(means.max().item())]
+
+
 class InRows(LargestMean):
     def score(self, model):
         return model.mean.unsqueeze(0)

@@ -243,7 +243,7 @@ class Machine(RuleBasedStateMachine):
             if place.value is not None or place in self.opt.pending:
                 values.setdefault(place.index, []).append(place.value)
         assert counted._tries == {key: len(found) for key, found in values.items()}
-        assert counted._tried == sum(map(len, values.values()))
+        assert counted._tries.total() == sum(map(len, values.values()))
         different = {key for key, found in values.items() if len({*found} - {None}) > 1}
         assert counted._differing == different
 

@@ -171,7 +171,7 @@ def test_a_wrong_variance_is_noticed(monkeypatch, one_process):
 def test_a_wrong_ask_is_noticed(monkeypatch, one_process):
     right = GreedyDesign.next
     monkeypatch.setattr(
-        GreedyDesign, "next", lambda self: 5 if len(self.picks) == 7 else right(self)
+        GreedyDesign, "next", lambda self: 5 if len(self._picks) == 7 else right(self)
     )
     # Where other asks are played a design of this length has fewer points.
     rows = [row for row in measure("horizon-100k") if not row.work.startswith("exploiting")]
