@@ -45,6 +45,7 @@ class Feasibility(TrialObserver):
         self._attached: dict[int, dict[int, float]] = defaultdict(dict)  # values by ids
         self.suspects: set[int] = set()  # points of which a trial has failed
         self._tries: Counter[int] = Counter()  # answers and running trials, of points with any
+        self._tried = 0  # of all points; a sum in each ask would take longer and longer
         self._first: dict[int, float] = {}  # an answer of each point
         self._differing: set[int] = set()  # points with several values
 
@@ -112,7 +113,7 @@ class Feasibility(TrialObserver):
 
         Running trials count as tries, so that workers do not all repeat points at once.
         """
-        return self._tries.total() - len(self._tries)
+        return self._tried - len(self._tries)
 
     @property
     def repeats_differ(self) -> bool:
@@ -121,7 +122,7 @@ class Feasibility(TrialObserver):
 
     def repeats_agree(self) -> bool:
         """Whether enough points were tried again, and none gave another answer."""
-        enough = max(REPEATS, REPEATED_SHARE * self._tries.total())
+        enough = max(REPEATS, REPEATED_SHARE * self._tried)
         return not self._differing and self.repeats >= enough
 
     def answers_agree(self) -> bool:
@@ -133,6 +134,7 @@ class Feasibility(TrialObserver):
         return not self._differing and sum(max(n - 1, 0) for n in answered) >= REPEATS
 
     def _add_tries(self, key: int, more: int) -> None:
+        self._tried += more
         self._tries[key] += more
         if not self._tries[key]:
             del self._tries[key]
