@@ -31,6 +31,7 @@ from botorch_delay.optimizers.certificate import Certificate, certify, plausible
 from botorch_delay.optimizers.forecasts import Straggler, describe_running
 from botorch_delay.optimizers.recommendation import (
     ANSWER_ITSELF,
+    UNCHECKED,
     Prediction,
     Recommendation,
     Replicates,
@@ -153,7 +154,7 @@ class ReadableRun(Run, ABC):
             order = scores.argsort(descending=True)
             at = _first_among(answered[moved(order, answered.device)], candidates)
         x, index = candidates[at].clone(), None if rows is None else rows[at]
-        found = predict(x.unsqueeze(0), *judged, self._config.sign)
+        found = self._predicted(x.unsqueeze(0), judged)
         mean, lower, upper = (float(end) for end in (found.mean, found.lower, found.upper))
         interval, here = found.interval, (x == answered).all(dim=1).nonzero().flatten()
         if agree and len(here):
@@ -185,8 +186,7 @@ class ReadableRun(Run, ABC):
         X = validation.matrix(X, "X")
         validation.matches(X, "X", self._domain.like)
         self._domain.check_logarithms(X, "X")
-        _, judged = self._judged("predict from")
-        return predict(X, *judged, self._config.sign)
+        return self._predicted(X, self._judged("predict from")[1])
 
     @exclusive
     def stopping_gap(self) -> float:
@@ -374,6 +374,15 @@ class ReadableRun(Run, ABC):
             raise NoAnswerError(f"There is no answer yet to {purpose}; tell() or attach() one.")
         surrogate, confidence, delta = self._judgement()
         return data, (surrogate, surrogate.data(data), confidence, delta)
+
+    def _predicted(
+        self, X: Tensor, judged: tuple[Surrogate, Data, Confidence, float]
+    ) -> Prediction:
+        found = predict(X, *judged, self._config.sign)
+        surrogate, exact = judged[0], self._config.exact or self._feasibility.answers_agree()
+        if not surrogate.is_exact or not surrogate.scaled or exact:
+            return found
+        return replace(found, interval=f"{found.interval}, {UNCHECKED}")
 
     def _active_points(self) -> ActiveSet:
         """The points that may still be the maximiser."""

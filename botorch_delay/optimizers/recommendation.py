@@ -19,6 +19,10 @@ from botorch_delay.history.trials import Attached, Trial, TrialState
 
 # The interval while a learned kernel's values have no scale.
 UNBOUNDED = "unbounded until there are three answers that are not all equal"
+# What is said of it while the learned noise is that of exact evaluations.
+UNCHECKED = (
+    "without noise, since none was learned; too few repeats have shown yet that there is none"
+)
 # The interval of a recommended point where repeats agree, whatever noise was learned.
 ANSWER_ITSELF = "the answer itself: repeats agree, so evaluations seem exact"
 

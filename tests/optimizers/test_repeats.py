@@ -178,6 +178,14 @@ def test_where_repeats_agree_the_best_answer_is_recommended_as_it_is(monkeypatch
     assert "heuristic" in found.interval
 
 
+def test_before_repeats_agree_the_interval_says_that_noise_was_not_ruled_out():
+    opt = played(cube(2), lambda trial: float((trial.x - 0.3).square().sum()), 10)
+    assert opt._fitting.upcoming().is_exact
+    assert "too few repeats" in opt.recommend().interval
+    exact = played(cube(2), lambda trial: float((trial.x - 0.3).square().sum()), 10, exact=True)
+    assert "repeats" not in exact.recommend().interval
+
+
 def test_answers_from_elsewhere_do_not_show_that_evaluations_are_exact():
     opt = bd.BPEDelayOptimizer(bd.FiniteDomain(POINTS), 20)
     for _ in range(2):
