@@ -59,12 +59,15 @@ class RunReport:
 
     Attributes:
         evaluations: those that returned, in the order of their return.
+        failed: ids of trials that failed, also without an evaluation that returned, as when a
+            worker process dies.
         resumed: how many trials were in the store already.
         abandoned: ids of trials that were running when an earlier run died, or were cancelled.
         certificate: the one that ended the run, if ``until_gap`` did.
     """
 
     evaluations: list[Evaluation] = field(default_factory=list)
+    failed: list[int] = field(default_factory=list)
     resumed: int = 0
     abandoned: list[int] = field(default_factory=list)
     certificate: Certificate | None = None
@@ -90,10 +93,9 @@ class RunReport:
         return busy / (workers * (end - begin)) if end > begin else 1.0
 
     def __str__(self) -> str:
-        failed = sum(bool(e.error) for e in self.evaluations)
         workers = len({e.worker for e in self.evaluations})
         lines = [
-            f"{len(self.evaluations)} evaluations, {failed} of them failed",
+            f"{len(self.evaluations)} evaluations returned, {len(self.failed)} trials failed",
             f"{workers} workers, busy {self.utilization:.0%} of the time; "
             f"{self.out_of_order} results out of order",
             f"{self.resumed} trials were there before; abandoned: {len(self.abandoned)}",
@@ -355,6 +357,9 @@ class _Loop:
                 self._fail(trial, f"timed out after {self.pool.timeout:g} seconds")
             else:
                 self._fail(trial, one_line(error))
+        except BaseException:  # KeyboardInterrupt, raised by the objective
+            self.in_flight[future] = trial
+            raise
         else:
             self.breaks_in_a_row = 0
             self.report.evaluations.append(evaluation)
@@ -390,9 +395,12 @@ class _Loop:
         self.in_flight.clear()
         broke = self.pool.broken_by(lost)
         self.again += [trial for trial in lost if broke and trial not in broke]
-        beside = "" if broke or len(lost) == 1 else ", of this trial or of another"
-        for trial in broke or lost:
-            self._tell_failure(trial, f"a worker process died{beside}: {message}")
+        for trial in broke:
+            self._fail(trial, f"a worker process died: {message}")
+        for trial in [] if broke else lost:
+            self._tell_failure(
+                trial, f"a worker process died, of this trial or of another: {message}"
+            )
         self.breaks_in_a_row += 1
         logger.warning("the process pool broke (%s); %d in a row", message, self.breaks_in_a_row)
         if self.breaks_in_a_row >= MAX_BREAKS_IN_A_ROW or not self.pool.repair():
@@ -432,6 +440,7 @@ class _Loop:
             return
         logger.warning("trial %d failed: %s", trial.id, reason)
         self.optimizer.mark_failed(trial, reason)
+        self.report.failed.append(trial.id)
         self._settled(trial)
 
     def _abandon(self, trial: Trial) -> None:

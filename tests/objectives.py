@@ -51,6 +51,11 @@ def always_kills_its_worker(x: Tensor) -> float:
     return 0.0
 
 
+def interrupts(x: Tensor) -> float:
+    """Raises what Ctrl-C raises."""
+    raise KeyboardInterrupt
+
+
 def hangs_at_zero(x: Tensor) -> float:
     """Never returns at one point."""
     while float(x[0]) == 0.0:

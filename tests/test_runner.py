@@ -171,7 +171,7 @@ def test_a_report_is_a_few_lines(threads):
     report = run(make(), objectives.raises_right_of_the_middle, threads, 20, 2, progress=False)
     failed = sum(bool(evaluation.error) for evaluation in report.evaluations)
     first, second, third = str(report).splitlines()
-    assert first == f"20 evaluations, {failed} of them failed"
+    assert first == f"20 evaluations returned, {failed} trials failed"
     assert re.match(r"2 workers, busy \d+% of the time; \d+ results out of order", second)
     assert third == "0 trials were there before; abandoned: 0"
 
@@ -440,10 +440,12 @@ def test_on_result_ends_a_run_once_what_is_in_flight_is_told(threads):
 
 def test_a_broken_pool_is_replaced_and_only_the_trial_that_broke_it_fails(processes, caplog):
     opt = make(n=11, horizon=60)
-    run(opt, objectives.kills_its_worker_at_the_end, processes, 60, 2, progress=False)
+    report = run(opt, objectives.kills_its_worker_at_the_end, processes, 60, 2, progress=False)
     failed = [t for t in opt.trials if t.state is TrialState.FAILED]
     assert [t.x.item() for t in failed] == [1.0] * 3
     assert all(t.reason.startswith("a worker process died: ") for t in failed)
+    assert report.failed == [t.id for t in failed]
+    assert str(report).startswith("57 evaluations returned, 3 trials failed")
     assert 10 not in opt.active_set.indices
     assert sum(t.state is TrialState.COMPLETED for t in opt.trials) == 57
     assert "broke" in caplog.text
@@ -498,7 +500,31 @@ def test_an_answer_that_is_there_when_the_pool_breaks_is_told(tmp_path):
 def test_a_pool_that_keeps_breaking_ends_the_run(processes):
     opt = make()
     with pytest.raises(RunError, match=r"broke 5 times.*Everything told so far is kept"):
-        run(opt, objectives.always_kills_its_worker, processes, 40, 2, progress=False)
+        run(
+            opt,
+            objectives.always_kills_its_worker,
+            processes,
+            40,
+            2,
+            max_failures=None,
+            progress=False,
+        )
+    assert opt.pending == []
+
+
+def test_workers_that_die_count_as_failures(processes):
+    opt = make()
+    with pytest.raises(RunError, match=r"(?s)3 evaluations have failed.*worker process died"):
+        run(opt, objectives.always_kills_its_worker, processes, 40, 1, progress=False)
+    assert states(opt) == [TrialState.ABANDONED] * 3  # no fault of their points
+    report = run(opt, objectives.quadratic, processes, 43, 2, progress=False)
+    assert str(report).startswith("40 evaluations returned, 0 trials failed")
+
+
+def test_a_trial_whose_objective_raises_an_interrupt_is_abandoned(threads):
+    opt = make()
+    with pytest.raises(KeyboardInterrupt):
+        run(opt, objectives.interrupts, threads, 12, 2, progress=False)
     assert opt.pending == []
 
 

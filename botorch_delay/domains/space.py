@@ -175,7 +175,7 @@ def _merged(
         if not isinstance(parameter, Float | Int | Choice):
             raise InputTypeError(
                 f"Parameter {name!r} must be a Float, an Int or a Choice, got "
-                f"{type(parameter).__name__}."
+                f"{type(parameter).__name__}; pass bd.Float(0, 1), for example."
             )
     return merged
 

@@ -68,7 +68,8 @@ class Config:
         if not isinstance(self.domain, Domain):
             raise InputTypeError(
                 "domain must be a Space, a FiniteDomain or a BoxDomain, got "
-                f"{type(self.domain).__name__}; wrap points with FiniteDomain(points)."
+                f"{type(self.domain).__name__}. Wrap points with FiniteDomain(points), named "
+                "parameters with Space(...)."
             )
         if self.horizon is not None:
             self._fill(horizon=validation.whole(self.horizon, "horizon", 1))
