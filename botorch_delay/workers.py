@@ -166,8 +166,10 @@ class BreakableProcessPool(Pool):
 
     def broken_by(self, trials: Sequence[Trial]) -> list[Trial]:
         processes = list((self._executor._processes or {}).values())
-        for process in processes:
-            process.join(1.0)
+        # No join: the executor waits for them as well, and only one of two is told how each ended.
+        deadline = time.monotonic() + 1.0
+        while any(each.exitcode is None for each in processes) and time.monotonic() < deadline:
+            time.sleep(0.01)
         terminated = None, -signal.SIGTERM  # by the executor, when another had died
         dead = {str(each.pid) for each in processes if each.exitcode not in terminated}
         notes = [(trial, self._note(trial)) for trial in trials]
