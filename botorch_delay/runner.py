@@ -132,7 +132,8 @@ def run(
         objective: called in the workers; for processes it must be picklable.
         executor: a ``concurrent.futures.Executor`` (for Dask ``client.get_executor()``) or a
             ``pebble.ProcessPool``. A ``ProcessPoolExecutor`` that breaks is replaced until the end;
-            only the trial whose process died has failed, the others are evaluated again.
+            only the trial whose process died (but not by SIGTERM) has failed, the others are
+            evaluated again.
         n_trials: the total, trials already asked included; a shorter horizon is extended to it.
         max_in_flight: how many trials run at once.
         store: a file in which every ask and answer is committed, and from which the run resumes if
@@ -310,7 +311,8 @@ class _Loop:
         optimizer, places = self.optimizer, self.max_in_flight
         while len(self.in_flight) < places:
             if self.again:
-                self._submit(self.again.pop(0))
+                if (trial := self.again.pop(0)).state is TrialState.RUNNING:
+                    self._submit(trial)
                 continue
             if self.stopped or self.good_enough or len(optimizer.trials) >= self.n_trials:
                 return
@@ -391,16 +393,14 @@ class _Loop:
         for future in list(self.in_flight):
             if _returned(future):
                 self._collect(future)
-        lost = list(self.in_flight.values())
-        self.in_flight.clear()
-        broke = self.pool.broken_by(lost)
-        self.again += [trial for trial in lost if broke and trial not in broke]
-        for trial in broke:
-            self._fail(trial, f"a worker process died: {message}")
-        for trial in [] if broke else lost:
-            self._tell_failure(
-                trial, f"a worker process died, of this trial or of another: {message}"
-            )
+        broke = self.pool.broken_by(list(self.in_flight.values()))
+        beside = ", of this trial or of another" if broke is None else ""
+        for future, trial in list(self.in_flight.items()):
+            if broke is not None and trial not in broke:
+                self.again.append(trial)
+                del self.in_flight[future]
+        while self.in_flight:  # one by one, as what is told may end the run
+            self._fail(self.in_flight.popitem()[1], f"a worker process died{beside}: {message}")
         self.breaks_in_a_row += 1
         logger.warning("the process pool broke (%s); %d in a row", message, self.breaks_in_a_row)
         if self.breaks_in_a_row >= MAX_BREAKS_IN_A_ROW or not self.pool.repair():
@@ -421,7 +421,7 @@ class _Loop:
         if self.failures >= self.max_failures:
             self._collect_answers()
         if not self.succeeded and self.failures >= self.max_failures:
-            lost = len(self.held_back) + len(self.in_flight)
+            lost = len(self.held_back) + len(self.in_flight) + len(self.again)
             raise RunError(
                 f"{self.failures} evaluations have failed and none has succeeded; the last one, of "
                 f"trial {trial.id}:\n{calls or reason}\nFix the objective and make the same call "

@@ -132,9 +132,9 @@ class Pool:
         """Whether results can still come."""
         return True
 
-    def broken_by(self, trials: Sequence[Trial]) -> list[Trial]:
-        """Those whose worker processes died by themselves; none if that is not known."""
-        return []
+    def broken_by(self, trials: Sequence[Trial]) -> list[Trial] | None:
+        """Those whose worker processes died by themselves; None if that is not known."""
+        return None
 
     def repair(self) -> bool:
         """Replace a broken executor; False if that is not possible."""
@@ -164,14 +164,18 @@ class BreakableProcessPool(Pool):
     def _note(self, trial: Trial) -> Path:
         return Path(self._folder.name, str(trial.id))
 
-    def broken_by(self, trials: Sequence[Trial]) -> list[Trial]:
+    def broken_by(self, trials: Sequence[Trial]) -> list[Trial] | None:
         processes = list((self._executor._processes or {}).values())
         # No join: the executor waits for them as well, and only one of two is told how each ended.
         deadline = time.monotonic() + 1.0
         while any(each.exitcode is None for each in processes) and time.monotonic() < deadline:
             time.sleep(0.01)
-        terminated = None, -signal.SIGTERM  # by the executor, when another had died
-        dead = {str(each.pid) for each in processes if each.exitcode not in terminated}
+        # The executor terminates the others when one has died; 255 may stand for any exit code
+        # where a server forks processes.
+        untold = None, -signal.SIGTERM, 255
+        dead = {str(each.pid) for each in processes if each.exitcode not in untold}
+        if not dead:
+            return None
         notes = [(trial, self._note(trial)) for trial in trials]
         return [trial for trial, note in notes if note.exists() and note.read_text() in dead]
 

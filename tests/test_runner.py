@@ -455,7 +455,15 @@ def test_where_it_is_not_known_who_broke_a_pool_the_reasons_say_so(processes, mo
     monkeypatch.setattr(BreakableProcessPool, "broken_by", Pool.broken_by)
     opt = make()
     with pytest.raises(RunError, match="broke 5 times"):
-        run(opt, objectives.always_kills_its_worker, processes, 40, 2, progress=False)
+        run(
+            opt,
+            objectives.always_kills_its_worker,
+            processes,
+            40,
+            2,
+            max_failures=None,
+            progress=False,
+        )
     reason = "a worker process died, of this trial or of another: A process in"
     assert any(trial.reason.startswith(reason) for trial in opt.trials)
 
@@ -519,6 +527,36 @@ def test_workers_that_die_count_as_failures(processes):
     assert states(opt) == [TrialState.ABANDONED] * 3  # no fault of their points
     report = run(opt, objectives.quadratic, processes, 43, 2, progress=False)
     assert str(report).startswith("40 evaluations returned, 0 trials failed")
+
+
+def test_trials_beside_another_run_whose_worker_dies_are_evaluated_again(
+    tmp_path, processes, monkeypatch
+):
+    monkeypatch.setattr(BreakableProcessPool, "broken_by", lambda pool, trials: [])
+    opt = make(n=11, horizon=60)
+    run(opt, objectives.KillsOneWorker(tmp_path), processes, 12, 2, progress=False)
+    assert states(opt) == [TrialState.COMPLETED] * 12
+
+
+def test_what_ends_a_run_while_deaths_are_told_leaves_nothing_running(processes, monkeypatch):
+    monkeypatch.setattr(BreakableProcessPool, "broken_by", lambda pool, trials: None)
+
+    def leave(optimizer, trial):
+        raise SystemExit
+
+    opt = make()
+    with pytest.raises(SystemExit):
+        run(
+            opt,
+            objectives.always_kills_its_worker,
+            processes,
+            12,
+            2,
+            max_failures=None,
+            on_result=leave,
+            progress=False,
+        )
+    assert opt.pending == []
 
 
 def test_a_trial_whose_objective_raises_an_interrupt_is_abandoned(threads):

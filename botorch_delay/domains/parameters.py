@@ -414,6 +414,8 @@ def distinct(values: Iterable[Any]) -> list[Any]:
 
 def _key(value: Any) -> Any:
     """A key that equals those of equal values."""
+    if isinstance(value, list | tuple):
+        return type(value), *map(_key, value)
     try:
         hash(value)
     except TypeError:

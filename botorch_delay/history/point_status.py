@@ -126,12 +126,17 @@ class Feasibility(TrialObserver):
         return not self._differing and self.repeats >= enough
 
     def answers_agree(self) -> bool:
-        """Whether enough trials answered a point anew, and no point has two different answers."""
-        answered = (
-            sum(trial.state is TrialState.COMPLETED for trial in trials)
+        """Whether enough trials answered a point anew, and none has another answer or known noise.
+
+        Points that are not in the domain do not count.
+        """
+        answered = [
+            [trial for trial in trials if trial.state is TrialState.COMPLETED]
             for trials in self._trials.values()
-        )
-        return not self._differing and sum(max(n - 1, 0) for n in answered) >= REPEATS
+        ]
+        if self._differing or any(trial.noise_var for trials in answered for trial in trials):
+            return False
+        return sum(max(len(trials) - 1, 0) for trials in answered) >= REPEATS
 
     def _add_tries(self, key: int, more: int) -> None:
         self._tried += more

@@ -129,8 +129,9 @@ class ReadableRun(Run, ABC):
         With a given kernel, the one with the best posterior mean. With a learned kernel, the one
         whose interval has the best worst end (the largest lower end when maximising), so that one
         lucky answer does not decide. The one with the best answer, if evaluations seem exact: no
-        point has two different answers, and three trials repeated a point (then the answer is the
-        mean and both ends) or the learned noise is no more than rounding. Otherwise, with a learned
+        point of the domain has two different answers, and three trials repeated a point and none
+        told its noise (then the answer is the mean and both ends), or the learned noise is no more
+        than rounding. Otherwise, with a learned
         kernel and more than 512 points with answers, their posterior means are compared.
 
         Attached results count; if no point of the domain was answered, all are compared. It may lie

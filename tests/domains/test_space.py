@@ -359,6 +359,7 @@ def test_values_that_are_not_in_the_space(values, message):
         (lambda: Choice([1.0, math.nan]), InputError, "no NaN"),
         (lambda: Choice([1, math.inf], ordered=True), InputError, "finite"),
         (lambda: Choice(["a", "b", "a"]), InputError, "must differ; 'a' and 'a' are equal"),
+        (lambda: Choice([[1], [1.0]]), InputError, "must differ"),
         (lambda: Choice([None, None]), InputError, "must differ; None and None are equal"),
         (lambda: Choice(["a", True, 1]), InputError, "must differ; True and 1 are equal"),
         (lambda: Choice([1, 1.0], ordered=True), InputError, "must differ; 1 and 1.0 are equal"),

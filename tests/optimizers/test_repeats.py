@@ -186,6 +186,15 @@ def test_before_repeats_agree_the_interval_says_that_noise_was_not_ruled_out():
     assert "repeats" not in exact.recommend().interval
 
 
+def test_answers_whose_noise_is_known_are_not_taken_for_exact():
+    opt = bd.BPEDelayOptimizer(bd.FiniteDomain(POINTS[:4]), 20)
+    for _ in range(12):
+        trial = opt.ask()
+        opt.tell(trial, float(trial.x.sum()), noise_var=0.1)  # equal by chance
+    assert repeats(opt) >= REPEATS
+    assert "answer itself" not in opt.recommend().interval
+
+
 def test_answers_from_elsewhere_do_not_show_that_evaluations_are_exact():
     opt = bd.BPEDelayOptimizer(bd.FiniteDomain(POINTS), 20)
     for _ in range(2):
