@@ -893,5 +893,5 @@ def test_what_a_guarantee_lacks_is_said_in_the_words_of_the_call():
     for delta in (2, "0.1"):
         with pytest.raises(bd.exceptions.InputError, match=r"delta must .*(got 2\.0|got str)"):
             bd.BPEDelayOptimizer.guaranteed(domain, 10, **given, delta=delta)
-    with pytest.raises(bd.exceptions.InputError, match="wrap points with FiniteDomain"):
+    with pytest.raises(bd.exceptions.InputError, match="Wrap points with FiniteDomain"):
         bd.BPEDelayOptimizer.guaranteed(scattered(8), 10, **given)
