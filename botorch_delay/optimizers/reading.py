@@ -380,10 +380,10 @@ class ReadableRun(Run, ABC):
         self, X: Tensor, judged: tuple[Surrogate, Data, Confidence, float]
     ) -> Prediction:
         found = predict(X, *judged, self._config.sign)
-        surrogate, exact = judged[0], self._config.exact or self._feasibility.answers_agree()
-        if not surrogate.is_exact or not surrogate.scaled or exact:
-            return found
-        return replace(found, interval=f"{found.interval}, {UNCHECKED}")
+        unchecked = judged[0].is_exact and judged[0].scaled and not self._config.exact
+        if unchecked and not self._feasibility.answers_agree():
+            return replace(found, interval=f"{found.interval}, {UNCHECKED}")
+        return found
 
     def _active_points(self) -> ActiveSet:
         """The points that may still be the maximiser."""
