@@ -63,9 +63,10 @@ class BoxDesign:
         self._inside = inside
         self._seed = seed
         self._refines = refine
-        self._pool = pool
-        self._picks = Averages(surrogate, pool)  # whose values do not matter
-        self._maxima = pool[:0]  # reached by the last climbs
+        # The last rows are for the maxima that climbs reach.
+        self._spread, room = len(pool), min(STARTS, len(pool)) if refine else 0
+        self._pool = torch.cat([pool, pool[:1].expand(room, -1)])
+        self._picks = Averages(surrogate, self._pool)  # whose values do not matter
         self._excluded: set[int] = set()
         self._climbed_at = -1
         picks = list(picks)
@@ -77,13 +78,11 @@ class BoxDesign:
 
     def next(self) -> int:
         self._climb()
-        points = torch.cat([self._pool, self._maxima])
-        in_pool = self._picks.at_candidates.variance
-        variance = torch.cat([in_pool, self.variance(self._maxima)])
+        points = self._pool
         excluded = self._is_excluded(points)
         if bool(excluded.all()):
             raise ExhaustedDesignError("Every point of the design's pool is excluded.")
-        variance = variance.masked_fill(excluded, -torch.inf)
+        variance = self._picks.at_candidates.variance.masked_fill(excluded, -torch.inf)
         best = points[lowest_of_largest(variance)]
         if self._picks.size and self._refines:
             top = variance.topk(min(POLISHED, len(variance))).indices
@@ -103,7 +102,7 @@ class BoxDesign:
 
     def variance(self, X: Tensor) -> Tensor:
         """Posterior variance given the picks, ``n x d`` to ``n``; differentiable."""
-        return self._picks.anywhere.variance(self._surrogate.inputs(X), often=True)
+        return self._picks.at_candidates.variance_at(self._surrogate.inputs(X))
 
     def add(self, key: int) -> None:
         self._picks.put(key, self._picks.size, self._keys.point(key), None, None)
@@ -121,8 +120,12 @@ class BoxDesign:
         if not (self._picks.size and self._refines) or turn == self._climbed_at:
             return
         self._climbed_at = turn
-        top = self._picks.at_candidates.variance.topk(min(STARTS, len(self._pool))).indices
-        self._maxima, _ = self._refine(self._pool[top], STEPS, -turn)
+        known = self._picks.at_candidates
+        top = known.variance[: self._spread].topk(len(self._pool) - self._spread).indices
+        maxima, _ = self._refine(self._pool[top], STEPS, -turn)
+        rows = torch.arange(self._spread, len(self._pool), device=maxima.device)
+        self._pool = self._pool.index_copy(0, rows, maxima)
+        known.move(rows, self._surrogate.inputs(maxima))
 
     def _refine(self, starts: Tensor, steps: int, number: int) -> tuple[Tensor, Tensor]:
         generator = generator_for(self._seed, abs(2 * number) + (number < 0))

@@ -104,6 +104,21 @@ class CandidatePosterior:
         """Sigma^2 at the candidates of the pool; not to be written to."""
         return self._kept.variance
 
+    def variance_at(self, X: Tensor) -> Tensor:
+        """Sigma^2 at any inputs, ``n x d`` to ``n``; differentiable.
+
+        For many calls at few points, where only points that are not candidates have answers.
+        """
+        assert isinstance(self._kept, _Rows)
+        return self._kept.variance_at(X)
+
+    def move(self, rows: Tensor, X: Tensor) -> None:
+        """Put candidates (a LongTensor) elsewhere, ``n x d``; limits as in :meth:`variance_at`."""
+        assert isinstance(self._kept, _Rows)
+        assert self._pool is None
+        self._candidates = self._candidates.index_copy(0, rows, X)
+        self._kept.move(rows, X)
+
     def _at_all(self, values: Tensor) -> Tensor:
         """Values at the pool, extended by 0 to all candidates: ``N``."""
         if self._pool is None:
@@ -295,6 +310,20 @@ class _Rows:
     def correction(self, residual: Tensor) -> Tensor:
         R, W = self.parts
         return (R @ residual) @ W
+
+    def variance_at(self, X: Tensor) -> Tensor:
+        white = self.parts[0] @ covariance(self._kernel, self._points, X)
+        return (prior_variance(self._kernel, X) - white.square().sum(dim=0)).clamp_min(0.0)
+
+    @torch.no_grad()
+    def move(self, rows: Tensor, X: Tensor) -> None:
+        R, W = self.parts
+        found = R @ covariance(self._kernel, self._points, X)
+        W[:, rows] = found
+        self._candidates = self._candidates.index_copy(0, rows, X)
+        self._prior[rows] = prior_variance(self._kernel, X)
+        self.mean[rows] = self._white @ found
+        self.variance[rows] = (self._prior[rows] - found.square().sum(dim=0)).clamp_min(0.0)
 
     def update(self, changes: Mapping[int, Answer | None], answers: Mapping[int, Answer]) -> None:
         """Apply changes; ``answers`` are all answers after them."""

@@ -248,12 +248,6 @@ class Posterior:
         """``(K + D)^-1 y``, by which the mean weighs covariances with the data: ``m``."""
         return self.factor.solve_transposed(self._white).squeeze(-1)
 
-    @cached_property
-    def _inverse(self) -> Tensor:
-        """``L^-1``, ``m x m``."""
-        like = self.data.X
-        return self.factor.solve(torch.eye(len(self), dtype=like.dtype, device=like.device))
-
     def mean(self, X: Tensor) -> Tensor:
         """Mu at ``n x d`` points, ``n``; differentiable, and cheaper than :meth:`at`."""
         cross = covariance(self._kernel, self.data.X, self._inputs(X))
@@ -274,16 +268,13 @@ class Posterior:
         normal = torch.randn(count, len(X), generator=generator, dtype=torch.double)
         return self.mean(X) + normal.to(root) @ root
 
-    def variance(self, X: Tensor, *, often: bool = False) -> Tensor:
-        """Sigma^2 at ``n x d`` points, ``n``; differentiable, and cheaper than :meth:`at`.
-
-        With ``often``, for many calls at few points, the inverse of the factor is kept.
-        """
+    def variance(self, X: Tensor) -> Tensor:
+        """Sigma^2 at ``n x d`` points, ``n``; differentiable, and cheaper than :meth:`at`."""
         _ = self._rounding  # warns if the noise is lost in it
         with torch.set_grad_enabled(torch.is_grad_enabled() and X.requires_grad):
             inputs = self._inputs(X)
             chunks = inputs.split(rows_per_chunk(len(self), inputs))
-            found = [self._variance(chunk, often)[2] for chunk in chunks]
+            found = [self._variance(chunk)[2] for chunk in chunks]
             variance = found[0] if len(found) == 1 else torch.cat(found)
             return variance if self._scale == 1.0 else self._scale**2 * variance
 
@@ -323,11 +314,10 @@ class Posterior:
         mean_rounding = backward * self.weights.norm() * z_norm
         return mean, variance, prior, noise_norm, penalty, relative * prior, mean_rounding
 
-    def _variance(self, X: Tensor, often: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    def _variance(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """``L^-1 k_X(x)``, k(x, x), and the variance of g at the kernel's inputs."""
         prior = prior_variance(self._kernel, X)
-        cross = covariance(self._kernel, self.data.X, X)
-        V = self._inverse @ cross if often else self.factor.solve(cross)
+        V = self.factor.solve(covariance(self._kernel, self.data.X, X))
         return V, prior, (prior - V.square().sum(dim=0)).clamp_min(0.0)
 
     @cached_property

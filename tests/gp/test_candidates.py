@@ -103,6 +103,43 @@ def test_with_a_pool_the_posterior_is_that_of_all_points_there_and_the_prior_els
     torch.testing.assert_close(few.correction(y)[pool], whole.correction(y)[pool])
 
 
+@pytest.mark.parametrize("kernel", ["se", "linear"])
+def test_moved_candidates_have_the_posterior_of_where_they_are(kernel):
+    kernel, points, rng = KERNELS[kernel]().requires_grad_(False), scattered(40), random.Random(5)
+    elsewhere, rows, state = points + 0.05, torch.tensor([3, 38]), {}
+    tracked = CandidatePosterior(kernel, points, as_rows=True)
+
+    def change():
+        key = -rng.randrange(1, 9)
+        x = torch.full((2,), -0.1 * key, dtype=torch.double)
+        state[key] = (x, rng.gauss(0, 1), 1e-2 / rng.choice([1, 2]))
+        tracked.update({key: state[key]})
+
+    for _ in range(12):
+        change()
+    tracked.move(rows, elsewhere[rows])
+    now = points.index_copy(0, rows, elsewhere[rows])
+    agrees(tracked, kernel, state, now, 1e-8)
+    for _ in range(12):
+        change()
+    agrees(tracked, kernel, state, now, 1e-8)
+    assert torch.equal(points, scattered(40))  # the caller's own
+
+
+@pytest.mark.parametrize("kernel", ["se", "linear"])
+def test_the_variance_anywhere_is_that_of_a_posterior_solved_anew(kernel):
+    kernel, points = KERNELS[kernel]().requires_grad_(False), scattered(40)
+    tracked = CandidatePosterior(kernel, points, as_rows=True)
+    at = (points + 0.03).requires_grad_(True)
+    torch.testing.assert_close(tracked.variance_at(at), kernel(at, diag=True))
+    state = {-k: (torch.full((2,), 0.1 * k, dtype=torch.double), 0.0, 1e-2) for k in range(1, 9)}
+    tracked.update(state)
+    _, expected = dense(kernel, state, at.detach())
+    found = tracked.variance_at(at)
+    torch.testing.assert_close(found.detach(), expected, rtol=1e-8, atol=1e-8)
+    assert found.requires_grad
+
+
 def test_memory_counts_distinct_points():
     kernel, points = se(), scattered(30)
     tracked = CandidatePosterior(kernel, points, as_rows=True)
