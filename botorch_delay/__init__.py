@@ -95,7 +95,8 @@ The path of an answer
    ``RoundRecord`` and the ``ActiveSet`` that remains. An ``Event`` stores the record and the
    difference from the set before; applying it begins the next ``OpenRound``.
 6. Only then a point is chosen: one to be asked again, the next design point, or the point of the
-   ``Maximizer`` (within the ``Budget``, if there is one).
+   ``Maximizer`` (within the ``Budget``, if there is one; anywhere, if what a learned kernel has
+   eliminated ``is_outdated``).
 7. The ask is an ``Event``, too. Applied, it opens the trial in the ``Ledger``, takes its slot in
    the ``OpenRound``, whose design counts the point from then on, and adds the point without a value
    to the ``RuleModel``'s posterior ``with_pending``. That is what pending means. Where points

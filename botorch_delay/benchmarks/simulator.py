@@ -182,8 +182,7 @@ class _Simulation:
         self.optimizer, self.problem, self.clock = optimizer, problem, clock
         self.instant, self.own_time = instant, own_time and clock.workers is not None
         self.seconds_left = float("inf")
-        maximize = getattr(optimizer, "maximize", True)
-        self.best = problem.highest if maximize else problem.lowest
+        self.maximize = getattr(optimizer, "maximize", True)
         self.result = SimulationResult()
         self.due: list[tuple[float, int, int]] = []  # when, which ask, its id
         self.pending: Counter[Place] = Counter()
@@ -238,9 +237,7 @@ class _Simulation:
             wait = duration
         point = _place(trial)
         repeat = self.pending[point] > 0 and not self.instant
-        self.result.asks.append(
-            Ask(self.now, point, value, abs(self.best - f), wait, repeat, spent[0])
-        )
+        self.result.asks.append(Ask(self.now, point, value, self.regret(f), wait, repeat, spent[0]))
         self.pending[point] += 1
         # By steps an answer is told before an ask, so at the next one at the earliest.
         when = self.now + wait + (1 if self.clock.workers is None else 0)
@@ -273,13 +270,18 @@ class _Simulation:
         if self.own_time:
             self.now += spent[0]
 
+    def regret(self, f: float) -> float:
+        """How far a value without noise is from the best one that is known; 0 beyond that."""
+        problem = self.problem
+        return max(problem.highest - f if self.maximize else f - problem.lowest, 0.0)
+
     def recommend(self) -> None:
         try:
             point = self.optimizer.recommend()
         except NoAnswerError:  # then the first point counts
             assert self.first is not None
             point = self.first
-        regret = abs(self.best - self.problem.evaluate_true(point))
+        regret = self.regret(self.problem.evaluate_true(point))
         self.result.recommendations.append(
             Recommended(len(self.result.asks), self.now, _place(point), regret)
         )

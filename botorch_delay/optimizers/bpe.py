@@ -73,10 +73,14 @@ class BPEDelayOptimizer(Optimizer):
     ``straggler_factor``. Otherwise the round goes without it.
 
     Every other ask plays ``exploit`` on all data, restricted to the active set; towards the end of
-    the horizon it may ask one of the best points again. The regret bound charges every ask of a
-    round the same, whatever active point it plays, and these asks affect neither the round's bounds
-    nor when it closes. So the bound is unchanged if design points come first (``explore_fraction``
-    1), and grows by at most 1 / sqrt(rho) if a share rho of the asks are design points.
+    the horizon it may ask one of the best points again. What a learned kernel eliminates is only
+    left out until there are twice as many answers, or the best one is at a point that it
+    eliminated.
+
+    The regret bound charges every ask of a round the same, whatever active point it plays, and
+    these asks affect neither the round's bounds nor when it closes. So the bound is unchanged if
+    design points come first (``explore_fraction`` 1), and grows by at most 1 / sqrt(rho) if a share
+    rho of the asks are design points.
 
     Args:
         domain: a finite action set, a box, or a :class:`Space`.
@@ -325,7 +329,11 @@ class BPEDelayOptimizer(Optimizer):
     def _play(self, number: int, slot: int) -> Suggestion | None:
         """An ask outside the design; None if no active point may be asked."""
         assert self._maximizer is not None
-        active = self._rounds.active if self._budget is None else self._active_points()
+        active: ActiveSet | None = self._rounds.active
+        if self._budget is not None:
+            active = self._active_points()
+        elif self._config.learned and self._rounds.is_outdated():
+            active = None
         share, horizon = self._config.confirm_fraction, self._config.horizon
         at_end = horizon is not None and len(self._ledger) >= horizon - round(share * horizon)
         try:

@@ -37,6 +37,9 @@ logger = logging.getLogger(__name__)
 # How many slots may be missing below one served elsewhere: more than in any run, and few enough
 # that a damaged event does not cost hours.
 FURTHEST_SLOT = 10_000
+# Under a learned kernel the rule is held to what a round has left until answers have grown by this
+# factor: the kernel is another one by then.
+GROWTH_TO_OUTDATE = 2
 
 
 class RoundSequence(TrialObserver):
@@ -101,6 +104,22 @@ class RoundSequence(TrialObserver):
         rows = self.feasible.rows
         assert rows is not None
         return self._early.allows(current, rows)
+
+    def is_outdated(self) -> bool:
+        """Whether later answers speak against what a learned kernel has eliminated.
+
+        That is, where the best answer is at a point that is not active, or where there are twice as
+        many answers as the kernel was learned from.
+        """
+        observed = [record.observed for record in self.records if record.cutoff is not None]
+        if not observed:
+            return False
+        if len(self._ledger.values) >= GROWTH_TO_OUTDATE * observed[-1]:
+            return True
+        sign = self._config.sign
+        best = max(self._ledger.results(), key=lambda result: sign * (result.value or 0.0))
+        X = sent(best.point.unsqueeze(0), self._config.domain.like)
+        return not bool(self.active.contains(X)[0])
 
     def is_held(self, current: OpenRound) -> bool:
         """Whether the next design point waits because a trial of it is running."""

@@ -294,6 +294,17 @@ def test_points_of_a_box_are_written_in_full():
         assert ask.regret == pytest.approx(2.0 - trial.x.sum().item())
 
 
+def test_what_beats_the_best_known_value_has_no_regret():
+    """The best values of trainings are the smallest losses that a search has found."""
+    box = BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]]).double())
+    problem = BoxProblem(box, lambda X: X.sum(dim=1), 1.0, 0.1, spread=(0.0, 0.4))
+    run = simulate(RandomOptimizer(box, seed=2), problem, Clock(workers=2), 12, recommend_every=12)
+    sums = [sum(ask.point) for ask in run.asks]
+    assert min(sums) < 1.0 < max(sums)
+    assert [ask.regret for ask in run.asks] == pytest.approx([max(1.0 - s, 0.0) for s in sums])
+    assert run.recommendations[-1].regret == 0.0
+
+
 def test_a_law_is_a_clock_of_steps():
     one = simulate(make(), PROBLEM, bd.PoissonDelay(6.0), 30, seed=5)
     two = simulate(make(), PROBLEM, Clock(bd.PoissonDelay(6.0)), 30, seed=5)
