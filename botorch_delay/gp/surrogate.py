@@ -35,9 +35,11 @@ from botorch_delay.history.answers import Answers
 logger = logging.getLogger(__name__)
 
 MIN_ANSWERS_TO_FIT = 3  # with fewer answers the priors' modes are used
-# Standard deviations of log-normal priors around what another study has learned: a factor of 1.6
-# in a lengthscale and 2.7 in the noise.
-LENGTHSCALE_SPREAD = 0.5
+# Standard deviations of log-normal priors around their modes: a factor of 1.8 in a lengthscale, and
+# of 2.7 in noise that another study has learned. BoTorch's prior has the same mode of lengthscales
+# and a factor of 5.6, with which a few answers in many columns are explained by lengthscales that
+# jump from fit to fit (benchmarks/REPORT.md, "The prior of lengthscales").
+LENGTHSCALE_SPREAD = 0.6
 NOISE_SPREAD = 1.0
 # The log-normal prior of the noise variance of standardised values: from exact evaluations, which
 # BoTorch's own prior and floor of 1e-4 would not trust, to noise as large as the values.
@@ -99,8 +101,8 @@ class Learned:
 
     Args:
         warm_start: what another study has learned, ``other.hyperparameters``, to begin with; None
-            for BoTorch's prior of lengthscales, and one of noise that reaches from exact
-            evaluations to noise as large as the values.
+            for the mode of BoTorch's prior of lengthscales, and a prior of noise that reaches from
+            exact evaluations to noise as large as the values.
         warp: "half-rank" for values that may span decades: below the median only ranks count, and
             near the best a logarithm tells values apart (Song et al. 2024); "yeo-johnson" for
             that power transform; "none" for values as they are. Bounds in units of the values
@@ -296,10 +298,10 @@ def fit_surrogate(
     exact: bool = False,
     warp: str = "none",
 ) -> Surrogate:
-    """A Matern 5/2 kernel and noise by maximum a posteriori, with BoTorch's prior of lengthscales.
+    """A Matern 5/2 kernel and noise by maximum a posteriori.
 
-    BoTorch's default with this prior is the RBF kernel; on tuning tables for development it has
-    more regret (benchmarks/REPORT.md, "The kernel"). Inputs are normalised by the bounding box of
+    BoTorch's default is the RBF kernel; on tuning tables for development it has more regret
+    (benchmarks/REPORT.md, "The kernel"). Inputs are normalised by the bounding box of
     the domain; values are warped, then standardised. With fewer than three answers, or if all are
     equal, the priors' modes are used and the scale of the values counts as unknown. ``warm_start``
     has modes that replace the usual ones. The noise of ``exact`` evaluations is a jitter, and not
@@ -380,16 +382,16 @@ def _fit(
 def _priors(
     domain: Domain, warm_start: Hyperparameters | None, least: float
 ) -> tuple[LogNormal, LogNormal]:
-    """Priors of lengthscales (BoTorch's for this many columns) and noise, or around others."""
-    columns = domain.encoding.bounds(domain.bounds).shape[-1]
+    """Priors of lengthscales and noise, around what another study has learned if it is given."""
     if warm_start is None:
-        loc = math.sqrt(2.0) + 0.5 * math.log(columns)
-        scales = LogNormal(np.full(columns, loc), math.sqrt(3.0))
-        return scales, LogNormal(np.array([NOISE_LOC]), NOISE_SCALE)
-    return (
-        LogNormal.around(np.maximum(warm_start.lengthscale, LENGTHSCALES[0]), LENGTHSCALE_SPREAD),
-        LogNormal.around(np.array([max(warm_start.noise_var, least)]), NOISE_SPREAD),
-    )
+        columns = domain.encoding.bounds(domain.bounds).shape[-1]
+        # The mode of BoTorch's prior, LogNormal(sqrt(2) + log(columns) / 2, sqrt(3)).
+        scale = math.exp(math.sqrt(2.0) - 3.0) * math.sqrt(columns)
+        scales, noises = np.full(columns, scale), LogNormal(np.array([NOISE_LOC]), NOISE_SCALE)
+    else:
+        scales = np.maximum(warm_start.lengthscale, LENGTHSCALES[0])
+        noises = LogNormal.around(np.array([max(warm_start.noise_var, least)]), NOISE_SPREAD)
+    return LogNormal.around(scales, LENGTHSCALE_SPREAD), noises
 
 
 def _learned(lengthscale: np.ndarray, domain: Domain, noise_var: float) -> Surrogate:
