@@ -54,7 +54,7 @@ __all__ = [
 
 _ROUND = (
     "  (a round tries settings of which little is known; when their results are in it closes, and\n"
-    "  settings that can hardly be the best any more are not asked again)"
+    "  settings that can hardly be the best any more are left out)"
 )
 
 

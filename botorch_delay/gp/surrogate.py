@@ -170,6 +170,11 @@ class Surrogate:
         """Whether the noise was learned and is at most that of exact evaluations."""
         return self.learned and self.noise_var <= exact_noise(self.origin)
 
+    @property
+    def noise_std(self) -> float:
+        """The noise's standard deviation, in units of the values; 0 if :attr:`is_exact`."""
+        return 0.0 if self.is_exact else self.noise_var**0.5 * self.scale
+
     def inputs(self, X: Tensor) -> Tensor:
         """Points as inputs of g."""
         if not self.learned:

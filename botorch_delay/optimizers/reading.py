@@ -156,13 +156,14 @@ class ReadableRun(Run, ABC):
             at = _first_among(answered[moved(order, answered.device)], candidates)
         x, index = candidates[at].clone(), None if rows is None else rows[at]
         found = self._predicted(x.unsqueeze(0), judged)
-        mean, lower, upper = (float(end) for end in (found.mean, found.lower, found.upper))
+        ends = found.mean, found.lower, found.upper, found.noise_std
+        mean, lower, upper, noise_std = map(float, ends)
         interval, here = found.interval, (x == answered).all(dim=1).nonzero().flatten()
         if agree and len(here):
             mean = lower = upper = self._config.sign * float(data.y[here[0]])
-            interval = ANSWER_ITSELF
+            interval, noise_std = ANSWER_ITSELF, 0.0
         params = self._domain.params(x)
-        return Recommendation(x, index, mean, lower, upper, interval, len(here), params)
+        return Recommendation(x, index, mean, lower, upper, interval, noise_std, len(here), params)
 
     @exclusive
     def predict(self, X: Tensor | Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> Prediction:

@@ -39,6 +39,9 @@ class Recommendation:
             three answers that are not all equal, for the scale of the values is unknown.
         upper: upper end, or inf.
         interval: what the interval is, in words.
+        noise_std: standard deviation of the noise of one answer there, as the model has it, in the
+            user's units; where values are warped, half of what one deviation to either side of the
+            mean spans. 0 if evaluations seem exact, nan while the scale of the values is unknown.
         count: how many answers there are at this very point; ``mean`` rests on all answers.
         params: the point's values by name.
     """
@@ -49,6 +52,7 @@ class Recommendation:
     lower: float
     upper: float
     interval: str
+    noise_std: float
     count: int = 0
     params: Mapping[str, Any] = field(default_factory=dict)
 
@@ -62,12 +66,14 @@ class Prediction:
         lower: lower ends of the intervals for f, ``n``; -inf and inf as in :class:`Recommendation`.
         upper: upper ends, ``n``.
         interval: what the intervals are, in words.
+        noise_std: standard deviations of the noise of one answer, as there, ``n``.
     """
 
     mean: Tensor
     lower: Tensor
     upper: Tensor
     interval: str
+    noise_std: Tensor
 
 
 def intervals(
@@ -86,12 +92,13 @@ def predict(
     posterior, half, interval = intervals(X, surrogate, data, confidence, delta)
     if surrogate.learned and not confidence.missing:
         interval = f"under the learned kernel, a heuristic: {interval}"
+    middle, noise = posterior.mean, surrogate.noise_std
     if not surrogate.scaled:
-        half, interval = torch.full_like(half, torch.inf), UNBOUNDED
-    middle = posterior.mean
-    ends = sign * surrogate.warping.inverse(torch.stack([middle - half, middle, middle + half]))
-    lower, mean, upper = ends if sign > 0 else ends.flip(0)
-    return Prediction(mean, lower, upper, interval)
+        half, interval, noise = torch.full_like(half, torch.inf), UNBOUNDED, math.nan
+    ends = torch.stack([middle - half, middle, middle + half, middle - noise, middle + noise])
+    worst, mean, best, low, high = sign * surrogate.warping.inverse(ends)
+    lower, upper = (worst, best) if sign > 0 else (best, worst)
+    return Prediction(mean, lower, upper, interval, (high - low).abs() / 2.0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from cases import scattered, se
+from cases import normal, scattered, se
 
 import botorch_delay as bd
 from botorch_delay.exceptions import InputError, InputTypeError, NoAnswerError
@@ -113,3 +113,32 @@ def test_what_cannot_be_predicted():
             opt.predict(X)
     with pytest.raises(InputTypeError, match="Tensor"):
         opt.predict([[0.0, 0.0]])
+
+
+@pytest.mark.parametrize("maximize", [True, False])
+def test_the_noise_of_an_answer_is_told_in_the_units_of_the_user(maximize):
+    sign = 1.0 if maximize else -1.0
+    opt = bd.BPEDelayOptimizer(bd.FiniteDomain(POINTS), 60, seed=0, maximize=maximize)
+    opt.tell(opt.ask(), 7.0)
+    assert math.isnan(opt.recommend().noise_std)  # the scale is not known yet
+    noise = 3.0 * normal(60)
+    for _ in range(59):
+        trial = opt.ask()
+        opt.tell(trial, sign * (40.0 * trial.x.sum().item() + noise[trial.id].item()))
+    best = opt.recommend()
+    assert 1.5 < best.noise_std < 6.0
+    assert opt.predict(best.x.unsqueeze(0)).noise_std.item() == pytest.approx(best.noise_std)
+
+
+def test_exact_evaluations_have_no_noise():
+    opt = bd.BPEDelayOptimizer(bd.FiniteDomain(POINTS), 30, seed=0)
+    for _ in range(30):
+        trial = opt.ask()
+        opt.tell(trial, 40.0 * trial.x.sum().item())
+    assert opt.recommend().noise_std == 0.0
+
+
+def test_given_noise_is_told_as_it_was_given():
+    opt = bd.BPEDelayOptimizer(bd.FiniteDomain(POINTS), 9, covar_module=se(), noise_var=0.04)
+    opt.tell(opt.ask(), 7.0)
+    assert opt.recommend().noise_std == pytest.approx(0.2)
