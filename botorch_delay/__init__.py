@@ -13,7 +13,8 @@ completed, failed, round closed, ...). What is *decided* becomes the data of an 
 events again. From the events follow the *record* of trials, the *posterior* of a Gaussian process,
 and for BPE-Delay the *rounds*: each asks design points, turns their answers into confidence bounds,
 and eliminates points from the *active set*. All other asks maximise a *rule* (an acquisition
-function) on that set. Points live in a *domain*, a finite set or a box.
+function) on that set, with a learned kernel anywhere once it is outdated. Points live in a
+*domain*, a finite set or a box.
 
 The rooms
 ---------

@@ -58,7 +58,7 @@ class Ask:
     time: float
     point: Place
     value: float  # with noise
-    regret: float  # how far f without noise is from its best value
+    regret: float  # how far f without noise is from its best known value; 0 beyond it
     wait: float  # from the ask to its answer
     repeat: bool  # whether the same point was pending
     seconds_ask: float
@@ -72,7 +72,7 @@ class Recommended:
     asks: int  # made before it
     time: float
     point: Place
-    regret: float  # how far f without noise is from its best value
+    regret: float  # how far f without noise is from its best known value; 0 beyond it
 
 
 @dataclass(frozen=True, eq=False)

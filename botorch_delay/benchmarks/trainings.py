@@ -30,9 +30,9 @@ CACHE_SIZE = 4096  # cached evaluations of a training
 class Training:
     """A loss on a box.
 
-    The lowest loss is the smallest that anybody has found: searches ever closer around the best of
-    some thousand points, and runs of the methods that are compared. The highest loss and the spread
-    are of 400 or 600 Sobol points.
+    The lowest loss is the smallest that was found, by searches that draw ever closer to the best of
+    some thousand points and by the methods that are compared. The highest loss and the spread are
+    of 400 or 600 Sobol points.
     """
 
     data: str  # the loader of scikit-learn for inputs and targets, which are standardised

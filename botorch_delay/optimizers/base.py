@@ -145,9 +145,9 @@ class Optimizer(ReadableRun, ABC):
         """Replace a wrong answer or failure; the old one is kept in ``trial.corrections``.
 
         Everything computed from now on uses the new value, ``certificate`` included. Decisions
-        already made stay: a point that a round eliminated does not come back. So ``guarantee`` ends
-        for good if a round was closed, or an ask priced against a regret budget, with the wrong
-        report; else it goes on under an assumption that it names.
+        already made stay: a point that a round eliminated stays out of the active set. So
+        ``guarantee`` ends for good if a round was closed, or an ask priced against a regret budget,
+        with the wrong report; else it goes on under an assumption that it names.
 
         Args:
             trial: an answered or failed trial, or its id.

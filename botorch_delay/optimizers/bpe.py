@@ -73,9 +73,9 @@ class BPEDelayOptimizer(Optimizer):
     ``straggler_factor``. Otherwise the round goes without it.
 
     Every other ask plays ``exploit`` on all data, restricted to the active set; towards the end of
-    the horizon it may ask one of the best points again. What a learned kernel eliminates is only
-    left out until there are twice as many answers, or the best one is at a point that it
-    eliminated.
+    the horizon it may ask one of the best points again. With a learned kernel the restriction ends
+    once there are twice as many answers as when points were first eliminated, and while the best
+    answer is at an eliminated point.
 
     The regret bound charges every ask of a round the same, whatever active point it plays, and
     these asks affect neither the round's bounds nor when it closes. So the bound is unchanged if
@@ -332,7 +332,7 @@ class BPEDelayOptimizer(Optimizer):
         active: ActiveSet | None = self._rounds.active
         if self._budget is not None:
             active = self._active_points()
-        elif self._config.learned and self._rounds.is_outdated():
+        elif self._rounds.is_outdated:
             active = None
         share, horizon = self._config.confirm_fraction, self._config.horizon
         at_end = horizon is not None and len(self._ledger) >= horizon - round(share * horizon)
@@ -404,6 +404,11 @@ class BPEDelayOptimizer(Optimizer):
     def _close_last(self) -> None:
         if self._rounds.open is not None:
             self._happen("closed", data=self._rounds.close(last=True))
+
+    def _open_points(self) -> ActiveSet:
+        if not self._rounds.is_outdated:
+            return self._active_points()
+        return self._rounds.active.restored(self._feasibility.infeasible(), 0)
 
     def _active_points(self) -> ActiveSet:
         """The active set without infeasible points and those that a budget's bounds rule out."""

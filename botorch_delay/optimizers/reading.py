@@ -163,7 +163,7 @@ class ReadableRun(Run, ABC):
             mean = lower = upper = self._config.sign * float(data.y[here[0]])
             interval, noise_std = ANSWER_ITSELF, 0.0
         params = self._domain.params(x)
-        return Recommendation(x, index, mean, lower, upper, interval, noise_std, len(here), params)
+        return Recommendation(x, index, mean, lower, upper, interval, len(here), params, noise_std)
 
     @exclusive
     def predict(self, X: Tensor | Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> Prediction:
@@ -194,11 +194,12 @@ class ReadableRun(Run, ABC):
     def stopping_gap(self) -> float:
         """What further search can still gain: max U - max L over the active set, from all answers.
 
-        In units of the values, inf until a learned kernel has their scale (three answers that are
-        not all equal). With a given kernel and ``RKHSConfidence`` the self-normalised
-        bounds hold uniformly over points and time if delays and failures do not depend on the
-        noise; otherwise they are a heuristic. On a box the maxima are searched for, so that the gap
-        may be too small.
+        With a learned kernel the maxima are over the whole domain once asks go there again. In
+        units of the values, inf until a learned kernel has their scale (three answers that are not
+        all equal). With a given kernel and ``RKHSConfidence`` the self-normalised bounds hold
+        uniformly over points and time if delays and failures do not depend on the noise; otherwise
+        they are a heuristic. On a box the maxima are searched for, so that the gap may be too
+        small.
 
         Raises:
             NoAnswerError: before any answer.
@@ -206,7 +207,7 @@ class ReadableRun(Run, ABC):
         data, judged = self._judged("bound what can be gained")
         if not judged[0].scaled:
             return torch.inf
-        _, candidates = self._active_points().candidates(sent(data.X, self._domain.like))
+        _, candidates = self._open_points().candidates(sent(data.X, self._domain.like))
         posterior, half, _ = intervals(candidates, *judged)
         ends = torch.stack([(posterior.mean + half).max(), (posterior.mean - half).max()])
         upper, lower = judged[0].warping.inverse(ends).tolist()
@@ -285,7 +286,7 @@ class ReadableRun(Run, ABC):
 
     def _plausible(self, delta: float) -> Certificate:
         answers, (surrogate, data, *_) = self._judged("judge a recommendation by")
-        candidates = self._active_points().candidates(sent(answers.X, self._domain.like))[1]
+        candidates = self._open_points().candidates(sent(answers.X, self._domain.like))[1]
         counts = len(self._ledger), self._ledger.answer_count
         return plausible(surrogate, data, candidates, self.recommend().x, delta, counts)
 
@@ -381,10 +382,16 @@ class ReadableRun(Run, ABC):
         self, X: Tensor, judged: tuple[Surrogate, Data, Confidence, float]
     ) -> Prediction:
         found = predict(X, *judged, self._config.sign)
+        if self._config.exact:  # a jitter stands for the noise
+            found = replace(found, noise_std=torch.zeros_like(found.noise_std))
         unchecked = judged[0].is_exact and judged[0].scaled and not self._config.exact
         if unchecked and not self._feasibility.answers_agree():
             return replace(found, interval=f"{found.interval}, {UNCHECKED}")
         return found
+
+    def _open_points(self) -> ActiveSet:
+        """Where asks may go, outside of which nothing can be gained."""
+        return self._active_points()
 
     def _active_points(self) -> ActiveSet:
         """The points that may still be the maximiser."""

@@ -39,11 +39,12 @@ class Recommendation:
             three answers that are not all equal, for the scale of the values is unknown.
         upper: upper end, or inf.
         interval: what the interval is, in words.
-        noise_std: standard deviation of the noise of one answer there, as the model has it, in the
-            user's units; where values are warped, half of what one deviation to either side of the
-            mean spans. 0 if evaluations seem exact, nan while the scale of the values is unknown.
         count: how many answers there are at this very point; ``mean`` rests on all answers.
         params: the point's values by name.
+        noise_std: standard deviation of the noise of one answer there, as the model has it, in the
+            user's units; where values are warped, half of what one deviation to either side of the
+            mean spans. 0 if evaluations are or seem exact, nan while the scale of the values is
+            unknown.
     """
 
     x: Tensor
@@ -52,9 +53,9 @@ class Recommendation:
     lower: float
     upper: float
     interval: str
-    noise_std: float
     count: int = 0
     params: Mapping[str, Any] = field(default_factory=dict)
+    noise_std: float = math.nan
 
 
 @dataclass(frozen=True, eq=False)

@@ -37,8 +37,8 @@ logger = logging.getLogger(__name__)
 # How many slots may be missing below one served elsewhere: more than in any run, and few enough
 # that a damaged event does not cost hours.
 FURTHEST_SLOT = 10_000
-# Under a learned kernel the rule is held to what a round has left until answers have grown by this
-# factor: the kernel is another one by then.
+# What a learned kernel eliminates holds for the rule until answers have grown by this factor: the
+# kernel is another one by then.
 GROWTH_TO_OUTDATE = 2
 
 
@@ -62,6 +62,10 @@ class RoundSequence(TrialObserver):
         self.designed = 0  # design points asked, in all rounds
         self.out_of_round = 0  # asks made elsewhere for a round that had closed here
         self.closed_at = -1  # how many asks had been made when the last round closed
+        # How many answers and attached results there were when a round first eliminated.
+        self._eliminated_at: int | None = None
+        # Whether the best answer is at an eliminated point, and what that was found from.
+        self._best_is_out, self._seen = False, tuple[Any, ...]()
         # The result of close() until its event is applied; a replay makes it from the event.
         self._judged: ActiveSet | None = None
         factor = config.rounds.straggler_factor
@@ -76,7 +80,8 @@ class RoundSequence(TrialObserver):
         if self.open is not None:
             number, planned = self.open.number, self.round_rule.count
             stage = f"round {number}" + (f" of about {max(planned, number)}" if planned else "")
-        return f"{stage}; {share} can still be the best"
+        outdated = ", as far as the last round could tell; later answers may say otherwise"
+        return f"{stage}; {share} can still be the best{outdated if self.is_outdated else ''}"
 
     @property
     def needs_all(self) -> bool:
@@ -105,21 +110,33 @@ class RoundSequence(TrialObserver):
         assert rows is not None
         return self._early.allows(current, rows)
 
+    @property
     def is_outdated(self) -> bool:
         """Whether later answers speak against what a learned kernel has eliminated.
 
-        That is, where the best answer is at a point that is not active, or where there are twice as
-        many answers as the kernel was learned from.
+        They do once there are twice as many as when points were first eliminated, or while the best
+        one in the domain is at an eliminated point.
         """
-        observed = [record.observed for record in self.records if record.cutoff is not None]
-        if not observed:
+        values = self._ledger.values
+        if not self._config.learned or self._eliminated_at is None or not values:
             return False
-        if len(self._ledger.values) >= GROWTH_TO_OUTDATE * observed[-1]:
+        if len(values) >= GROWTH_TO_OUTDATE * self._eliminated_at:
             return True
-        sign = self._config.sign
-        best = max(self._ledger.results(), key=lambda result: sign * (result.value or 0.0))
-        X = sent(best.point.unsqueeze(0), self._config.domain.like)
-        return not bool(self.active.contains(X)[0])
+        seen = len(values), values[0], values[-1], self.active
+        if self._seen != seen:
+            self._seen, self._best_is_out = seen, self._best_is_eliminated()
+        return self._best_is_out
+
+    def _best_is_eliminated(self) -> bool:
+        domain, sign = self._config.domain, self._config.sign
+        results = self._ledger.results()
+        for result in sorted(results, key=lambda each: -sign * (each.value or 0.0)):
+            X = sent(result.point.unsqueeze(0), domain.like)
+            if isinstance(result, Trial) or bool(
+                domain.contains(X)
+            ):  # attached ones may lie outside
+                return bool(self.active.round_that_eliminated(X) > 0)
+        return False
 
     def is_held(self, current: OpenRound) -> bool:
         """Whether the next design point waits because a trial of it is running."""
@@ -260,6 +277,8 @@ class RoundSequence(TrialObserver):
         if active is None:
             active = self.active.after_record(record, data["left"], judged)
         self.active = active
+        if record.cutoff is not None and self._eliminated_at is None:
+            self._eliminated_at = len(self._ledger.values)
         self.records.append(record)
         self.closed_at = len(self._ledger)
         self.open = None if last else self._new_round(record.number + 1, current.design_size)

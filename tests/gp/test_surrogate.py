@@ -50,7 +50,7 @@ def alike(monkeypatch):
 
 
 @pytest.mark.usefixtures("alike")
-def test_it_is_botorch_s_model_with_a_matern_kernel():
+def test_it_is_botorch_s_model_with_a_matern_kernel_and_a_narrower_prior():
     ours = predict(fit(), X, Y, NONE, POINTS)
     bounds = torch.stack([POINTS.amin(dim=0), POINTS.amax(dim=0)])
     # BoTorch's prior of lengthscales, narrower around the same mode.

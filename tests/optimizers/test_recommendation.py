@@ -142,3 +142,6 @@ def test_given_noise_is_told_as_it_was_given():
     opt = bd.BPEDelayOptimizer(bd.FiniteDomain(POINTS), 9, covar_module=se(), noise_var=0.04)
     opt.tell(opt.ask(), 7.0)
     assert opt.recommend().noise_std == pytest.approx(0.2)
+    opt = bd.BPEDelayOptimizer(bd.FiniteDomain(POINTS), 9, covar_module=se(), exact=True)
+    opt.tell(opt.ask(), 7.0)
+    assert opt.recommend().noise_std == opt.predict(POINTS).noise_std.max() == 0.0
