@@ -78,15 +78,14 @@ class BoxDesign:
 
     def next(self) -> int:
         self._climb()
-        points = self._pool
-        excluded = self._is_excluded(points)
+        excluded = self._is_excluded(self._pool)
         if bool(excluded.all()):
             raise ExhaustedDesignError("Every point of the design's pool is excluded.")
         variance = self._picks.at_candidates.variance.masked_fill(excluded, -torch.inf)
-        best = points[lowest_of_largest(variance)]
+        best = self._pool[lowest_of_largest(variance)]
         if self._picks.size and self._refines:
             top = variance.topk(min(POLISHED, len(variance))).indices
-            X, values = self._refine(points[top], POLISHING_STEPS, self._picks.size)
+            X, values = self._refine(self._pool[top], POLISHING_STEPS, self._picks.size)
             values = values.masked_fill(self._is_excluded(X), -torch.inf)
             row = lowest_of_largest(values)
             best = X[row] if bool(values[row] > variance.max()) else best

@@ -132,9 +132,8 @@ class RoundSequence(TrialObserver):
         results = self._ledger.results()
         for result in sorted(results, key=lambda each: -sign * (each.value or 0.0)):
             X = sent(result.point.unsqueeze(0), domain.like)
-            if isinstance(result, Trial) or bool(
-                domain.contains(X)
-            ):  # attached ones may lie outside
+            # What was attached may lie outside.
+            if isinstance(result, Trial) or bool(domain.contains(X)):
                 return bool(self.active.round_that_eliminated(X) > 0)
         return False
 
