@@ -80,8 +80,10 @@ class RoundSequence(TrialObserver):
         if self.open is not None:
             number, planned = self.open.number, self.round_rule.count
             stage = f"round {number}" + (f" of about {max(planned, number)}" if planned else "")
-        outdated = ", as far as the last round could tell; later answers may say otherwise"
-        return f"{stage}; {share} can still be the best{outdated if self.is_outdated else ''}"
+        found = f"{stage}; {share} can still be the best"
+        if self.open is None or not self.is_outdated:
+            return found
+        return f"{found}, as far as the last round could tell; later answers may say otherwise"
 
     @property
     def needs_all(self) -> bool:
