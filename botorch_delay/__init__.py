@@ -74,12 +74,13 @@ contracts in ``pyproject.toml`` enforce this.
   failures and repeats, is one. ``states.check_state`` checks a stored state, and ``sqlite.save``
   writes the file.
 * ``domains``: ``space.Space``, named parameters, makes a ``finite.FiniteDomain`` or a
-  ``box.BoxDomain``. Their ``columns.Columns`` does all translation between names and numbers
-  (``Domain.params`` and ``Domain.point``). The kinds of parameters are ``parameters.Float``,
-  ``parameters.Int`` and ``parameters.Choice``; ``tables.read_rows`` reads CSV files.
-  ``devices.generator_for`` draws random numbers, and ``devices.sent`` copies to a device without
-  waiting. Beside this room are ``delays`` (laws; ``upper_bound`` is u_T), ``validation`` and
-  ``exceptions``.
+  ``box.BoxDomain``, each a ``domain.Domain``. Their ``columns.Columns`` does all translation
+  between names and numbers (``Domain.params`` and ``Domain.point``); ``domain.Encoding`` is how a
+  learned kernel sees points, ``domain.PointKeys`` how points are told apart. The kinds of
+  parameters are ``parameters.Float``, ``parameters.Int`` and ``parameters.Choice``;
+  ``tables.read_rows`` reads CSV files. ``devices.generator_for`` draws random numbers, and
+  ``devices.sent`` copies to a device without waiting. Beside this room are ``delays`` (laws;
+  ``upper_bound`` is u_T), ``validation`` and ``exceptions``.
 
 The path of an answer
 ---------------------

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from botorch_delay.domains.finite import Domain
+from botorch_delay.domains.domain import Domain
 from botorch_delay.domains.parameters import Choice, text_of, value_of
 from botorch_delay.domains.tables import as_number, read_rows
 from botorch_delay.exceptions import InputError

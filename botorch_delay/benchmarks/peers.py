@@ -38,7 +38,8 @@ from botorch_delay import validation
 from botorch_delay.benchmarks.clocks import Clock
 from botorch_delay.benchmarks.problems import Point, Problem
 from botorch_delay.domains.box import BoxDomain
-from botorch_delay.domains.finite import Domain, FiniteDomain
+from botorch_delay.domains.domain import Domain
+from botorch_delay.domains.finite import FiniteDomain
 from botorch_delay.exceptions import (
     InputError,
     MissingExtraError,

@@ -13,7 +13,8 @@ from torch.quasirandom import SobolEngine
 
 from botorch_delay import validation
 from botorch_delay.domains.box import BoxDomain
-from botorch_delay.domains.finite import Domain, FiniteDomain
+from botorch_delay.domains.domain import Domain
+from botorch_delay.domains.finite import FiniteDomain
 from botorch_delay.exceptions import InputError
 
 SPREAD_POINTS = 4096  # of a box, to estimate the spread of its values

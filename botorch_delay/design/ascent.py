@@ -22,7 +22,7 @@ from torch import Tensor
 
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.devices import moved, sent
-from botorch_delay.domains.finite import Domain
+from botorch_delay.domains.domain import Domain
 from botorch_delay.gp.kernels import covariance, covariance_with_pull
 from botorch_delay.gp.posterior import Posterior
 from botorch_delay.gp.surrogate import Surrogate

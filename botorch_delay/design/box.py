@@ -17,7 +17,7 @@ from torch import Tensor
 from botorch_delay.design.ascent import lowest_of_largest, maximize
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.devices import generator_for, moved
-from botorch_delay.domains.finite import PointKeys
+from botorch_delay.domains.domain import PointKeys
 from botorch_delay.exceptions import ExhaustedDesignError
 from botorch_delay.gp.averages import Averages
 from botorch_delay.gp.surrogate import Surrogate

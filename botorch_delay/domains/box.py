@@ -14,7 +14,7 @@ from torch.quasirandom import SobolEngine
 
 from botorch_delay import validation
 from botorch_delay.domains.columns import Columns
-from botorch_delay.domains.finite import Domain, Encoding
+from botorch_delay.domains.domain import Domain, Encoding
 from botorch_delay.exceptions import BotorchDelayError, InputError, InputTypeError
 
 _PROBES = 64

@@ -16,7 +16,8 @@ from torch import Tensor
 from botorch_delay import validation
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.columns import Columns, ParamsTest
-from botorch_delay.domains.finite import Domain, FiniteDomain
+from botorch_delay.domains.domain import Domain
+from botorch_delay.domains.finite import FiniteDomain
 from botorch_delay.domains.parameters import Choice, Float, Int, Parameter, distinct, value_of
 from botorch_delay.domains.tables import read_rows
 from botorch_delay.exceptions import InputError, InputTypeError

@@ -1,7 +1,7 @@
 """Active sets: the points that can still be the maximiser.
 
 Finite sets and boxes have the same interface. Active sets are immutable: closing a round makes
-another one. Points are known by their keys, see :class:`botorch_delay.domains.finite.PointKeys`.
+another one. Points are known by their keys, see :class:`botorch_delay.domains.domain.PointKeys`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay.confidence.bounds import Confidence, HalfWidth
-from botorch_delay.domains.finite import Domain, PointKeys
+from botorch_delay.domains.domain import Domain, PointKeys
 from botorch_delay.elimination.rounds import RoundRecord
 from botorch_delay.exceptions import InputTypeError, NumericsError
 from botorch_delay.gp.posterior import Data

@@ -26,7 +26,8 @@ from botorch_delay.design.ascent import maximize, snapped, stretched
 from botorch_delay.design.box import BoxDesign, corners
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.devices import generator_for, sent
-from botorch_delay.domains.finite import Domain, FiniteDomain, PointKeys
+from botorch_delay.domains.domain import Domain, PointKeys
+from botorch_delay.domains.finite import FiniteDomain
 from botorch_delay.elimination.active_set import (
     ActiveSet,
     Design,

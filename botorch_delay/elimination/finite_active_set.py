@@ -14,7 +14,8 @@ from botorch_delay import validation
 from botorch_delay.confidence.bounds import Evidence, HalfWidth
 from botorch_delay.design.greedy import GreedyDesign
 from botorch_delay.domains.devices import moved, sent_rows
-from botorch_delay.domains.finite import FiniteDomain, PointKeys
+from botorch_delay.domains.domain import PointKeys
+from botorch_delay.domains.finite import FiniteDomain
 from botorch_delay.elimination.active_set import (
     ActiveSet,
     Design,

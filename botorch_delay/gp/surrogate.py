@@ -16,7 +16,7 @@ from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.domains.devices import sent
-from botorch_delay.domains.finite import Domain, Encoding
+from botorch_delay.domains.domain import Domain, Encoding
 from botorch_delay.exceptions import FitWarning, InputError, InputTypeError, StorageError
 from botorch_delay.gp.hyperparameters import (
     LENGTHSCALES,

@@ -37,7 +37,7 @@ from typing import Any
 import torch
 
 from botorch_delay import validation
-from botorch_delay.domains.finite import Domain
+from botorch_delay.domains.domain import Domain
 from botorch_delay.exceptions import StorageError
 
 KINDS = (

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from botorch_delay.domains.finite import Domain, PointKeys
+from botorch_delay.domains.domain import Domain, PointKeys
 from botorch_delay.exceptions import EmptyDomainError
 from botorch_delay.history.trials import Attached, Suggestion, Trial, TrialObserver, TrialState
 

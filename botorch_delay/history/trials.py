@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from botorch_delay.domains.columns import Columns
-from botorch_delay.domains.finite import Domain
+from botorch_delay.domains.domain import Domain
 from botorch_delay.exceptions import StorageError, TrialError
 from botorch_delay.history.events import Event, brief
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.confidence.guarantee import Guarantee
-from botorch_delay.domains.finite import Domain
+from botorch_delay.domains.domain import Domain
 from botorch_delay.domains.space import Space
 from botorch_delay.elimination.rounds import OPEN_ENDED
 from botorch_delay.exceptions import (

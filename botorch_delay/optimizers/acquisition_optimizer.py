@@ -9,7 +9,7 @@ from gpytorch.kernels import Kernel
 
 from botorch_delay.confidence.bounds import DEFAULT_DELTA
 from botorch_delay.confidence.guarantee import Guarantee
-from botorch_delay.domains.finite import Domain
+from botorch_delay.domains.domain import Domain
 from botorch_delay.domains.space import Space, as_domain
 from botorch_delay.gp.surrogate import Learned
 from botorch_delay.history.trials import Suggestion

@@ -18,7 +18,8 @@ from botorch_delay.confidence.bounds import (
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.delays import DelayLaw
 from botorch_delay.domains.devices import sent
-from botorch_delay.domains.finite import Domain, FiniteDomain
+from botorch_delay.domains.domain import Domain
+from botorch_delay.domains.finite import FiniteDomain
 from botorch_delay.domains.space import Space, as_domain
 from botorch_delay.elimination.active_set import ActiveSet
 from botorch_delay.elimination.finite_active_set import FiniteActiveSet

@@ -49,7 +49,7 @@ from torch import Tensor
 from botorch_delay.confidence.anytime import Ellipsoids, doubling_groups
 from botorch_delay.confidence.bounds import Constants
 from botorch_delay.confidence.nets import largest_on_box
-from botorch_delay.domains.finite import Domain
+from botorch_delay.domains.domain import Domain
 from botorch_delay.exceptions import NotSupportedError
 from botorch_delay.gp.posterior import Data
 from botorch_delay.gp.surrogate import Surrogate

@@ -19,7 +19,7 @@ from botorch_delay.confidence.bounds import (
     Constants,
 )
 from botorch_delay.delays import DelayLaw
-from botorch_delay.domains.finite import Domain
+from botorch_delay.domains.domain import Domain
 from botorch_delay.elimination.rounds import GeometricRounds, HorizonRounds, RoundRule
 from botorch_delay.exceptions import InputError, InputTypeError, NotSupportedError
 from botorch_delay.gp.kernels import check_kernel, prior_variance

@@ -56,7 +56,7 @@ import logging
 import torch
 from torch import Tensor
 
-from botorch_delay.domains.finite import Domain
+from botorch_delay.domains.domain import Domain
 from botorch_delay.elimination.open_round import OpenRound, SlotState
 from botorch_delay.history.answers import Answers
 

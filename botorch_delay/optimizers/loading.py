@@ -16,7 +16,8 @@ from botorch_delay.confidence.bounds import Confidence
 from botorch_delay.delays import DelayLaw
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.columns import Columns, ParamsTest
-from botorch_delay.domains.finite import Domain, FiniteDomain
+from botorch_delay.domains.domain import Domain
+from botorch_delay.domains.finite import FiniteDomain
 from botorch_delay.exceptions import InputError, InputTypeError, StorageError
 from botorch_delay.history import sqlite
 from botorch_delay.history.events import brief, truncated

@@ -12,7 +12,7 @@ from torch import Tensor
 from botorch_delay.confidence.bounds import DEFAULT_DELTA
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.devices import generator_for
-from botorch_delay.domains.finite import Domain
+from botorch_delay.domains.domain import Domain
 from botorch_delay.domains.space import Space, as_domain
 from botorch_delay.elimination.box_active_set import quasi_random
 from botorch_delay.gp.surrogate import Learned

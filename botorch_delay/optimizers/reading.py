@@ -17,7 +17,7 @@ from botorch_delay import validation
 from botorch_delay.confidence.bounds import DEFAULT_DELTA, Confidence, Constants
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.devices import moved, sent
-from botorch_delay.domains.finite import Domain
+from botorch_delay.domains.domain import Domain
 from botorch_delay.elimination.active_set import ActiveSet
 from botorch_delay.elimination.box_active_set import whole_set
 from botorch_delay.exceptions import InputTypeError, NoAnswerError, NotSupportedError

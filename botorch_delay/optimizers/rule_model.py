@@ -12,7 +12,7 @@ from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.domains.devices import generator_for, sent, sent_rows
-from botorch_delay.domains.finite import Domain
+from botorch_delay.domains.domain import Domain
 from botorch_delay.gp import sample_paths
 from botorch_delay.gp.averages import Averages
 from botorch_delay.gp.candidate_covariance import MAX_FOLDED

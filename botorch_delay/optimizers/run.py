@@ -17,7 +17,7 @@ from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.domains.devices import one_thread
-from botorch_delay.domains.finite import Domain
+from botorch_delay.domains.domain import Domain
 from botorch_delay.exceptions import StorageError
 from botorch_delay.gp.factor import warned
 from botorch_delay.gp.surrogate import MIN_ANSWERS_TO_FIT, Learned, Surrogate, fit_surrogate

@@ -31,7 +31,7 @@ from botorch_delay.confidence.bounds import DEFAULT_DELTA, Confidence
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.design.ascent import lowest_of_largest, lowest_tied
 from botorch_delay.domains.devices import generator_for, moved
-from botorch_delay.domains.finite import Domain
+from botorch_delay.domains.domain import Domain
 from botorch_delay.domains.space import Space, as_domain
 from botorch_delay.elimination.box_active_set import spread_points
 from botorch_delay.exceptions import StorageError

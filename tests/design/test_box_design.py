@@ -9,7 +9,7 @@ from scale import repeats
 import botorch_delay as bd
 from botorch_delay.design.ascent import maximize, snapped, stretched
 from botorch_delay.design.box import BoxDesign, corners
-from botorch_delay.domains.finite import PointKeys
+from botorch_delay.domains.domain import PointKeys
 from botorch_delay.elimination.level_sets import sample_set
 from botorch_delay.exceptions import EmptyDomainError
 from botorch_delay.gp.surrogate import Surrogate

@@ -1,0 +1,260 @@
+"""What every domain has: its columns, how a learned kernel sees its points, and their keys.
+
+Dtype and device of everything come from the domain's tensors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from botorch_delay import validation
+from botorch_delay.domains.columns import Columns
+from botorch_delay.domains.parameters import Choice, Parameter, text_of
+from botorch_delay.exceptions import InputError, InputTypeError, OutsideWarning
+
+MAX_LISTED = 8  # numbers of a column, in a message
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How a learned kernel sees points: logarithms, and one-hot columns for categories."""
+
+    log_dims: tuple[int, ...] = ()  # columns replaced by their logarithm
+    categories: tuple[tuple[int, tuple[float, ...]], ...] = ()  # columns, with their values
+
+    def __call__(self, X: Tensor) -> Tensor:
+        """Encoded points, ``n x d`` to ``n x e``: the plain columns, then the categories."""
+        if self.log_dims:
+            logs = list(self.log_dims)
+            columns = [X[..., i].log() if i in logs else X[..., i] for i in range(X.shape[-1])]
+            X = torch.stack(columns, dim=-1)
+        if not self.categories:
+            return X
+        named = {dim for dim, _ in self.categories}
+        parts = [X[..., [i for i in range(X.shape[-1]) if i not in named]]]
+        for dim, values in self.categories:
+            named_here = _on_device(values, X.dtype, X.device)
+            parts.append((X[..., dim : dim + 1] == named_here).to(X))
+        return torch.cat(parts, dim=-1)
+
+    def bounds(self, bounds: Tensor) -> Tensor:
+        """The bounding box ``2 x d`` in encoded columns, ``2 x e``."""
+        ends = self(bounds).clone()
+        plain = bounds.shape[-1] - len(self.categories)
+        ends[0, plain:], ends[1, plain:] = 0.0, 1.0
+        return ends
+
+
+@lru_cache(maxsize=128)
+def _on_device(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The values as a tensor, made once: the copy to a device waits for it."""
+    return torch.tensor(values, dtype=dtype, device=device)
+
+
+class Domain(ABC):
+    """Where points may be asked; the base of sets and boxes. Read-only.
+
+    Attributes:
+        columns: what its columns stand for: parameters, if a :class:`Space` made it.
+        names: names of the columns.
+        log_dims: columns whose logarithm is what a learned kernel sees, increasing.
+        bounds: the bounding box, ``2 x d``: lower ends, upper ends.
+        dim: the number of columns ``d``.
+        like: a tensor with ``d`` columns, of the domain's dtype and device.
+        count: the number of points of a finite set; None on a box.
+        encoding: how a learned kernel sees points.
+        pays_for_threads: whether an ask is large enough for several threads of the CPU to help.
+    """
+
+    count: int | None
+    encoding: Encoding
+    pays_for_threads: bool = False
+
+    def __init__(
+        self,
+        points: Tensor,
+        bounds: Tensor,
+        *,
+        names: Sequence[str] | Columns | None,
+        log_dims: Any,
+    ) -> None:
+        validation.warn_single_precision(points, stacklevel=3)
+        self.like, self.bounds, self.dim = points, bounds, bounds.shape[1]
+        if isinstance(names, Columns):
+            self.columns = names
+            self.names = _check_names(tuple(names.varying), self.dim)
+        else:
+            self.names = _check_names(names, self.dim)
+            self.columns = Columns(dict.fromkeys(self.names, Parameter()))
+        self.log_dims = self._check_columns(log_dims, "log_dims")
+
+    @cached_property
+    def on_cpu(self) -> Tensor:
+        """``like`` on the CPU, where trials and answers are kept."""
+        return self.like.cpu()
+
+    @cached_property
+    def device(self) -> torch.device:
+        """The device of ``like``: one object for all trials."""
+        return self.like.device
+
+    @cached_property
+    def is_discrete(self) -> bool:
+        """Whether all columns have finitely many values."""
+        return all(self.allowed(column) is not None for column in range(self.dim))
+
+    @abstractmethod
+    def contains(self, X: Tensor) -> Tensor:
+        """Whether each point of ``X`` (``n x d``) is in the domain, exactly: bool ``n``."""
+
+    @abstractmethod
+    def allowed(self, column: int) -> Tensor | None:
+        """The numbers that points have in a column, increasing; None for all between its ends."""
+
+    def find(self, X: Tensor) -> Tensor:
+        """The row of each point (``n x d``) in a finite set, exactly; -1 for none: ``n``."""
+        return torch.full((X.shape[0],), -1, dtype=torch.long, device=X.device)
+
+    def params(self, x: Tensor) -> dict[str, Any]:
+        """The values of a point, ``d``, by name: a space's own, else the numbers of the columns."""
+        if not isinstance(x, Tensor):
+            raise InputTypeError(f"x must be a torch.Tensor, got {type(x).__name__}.")
+        if x.shape != (self.dim,):
+            raise InputError(f"x must be one point, of shape {self.dim}, got {tuple(x.shape)}.")
+        return self.columns.params(x)
+
+    def words(self, x: Tensor) -> str:
+        """The same as text: ``heat = 25 °C, dose = 0.1``."""
+        return self.columns.words(self.params(x))
+
+    def table(self, X: Tensor) -> list[dict[str, Any]]:
+        """The values of each of several points, ``n x d``, as for ``pandas.DataFrame``."""
+        validation.matches(X, "X", self.like)
+        return self.columns.table(X)
+
+    def point(self, params: Mapping[str, Any], *, outside: bool = False) -> Tensor:
+        """The point, ``d``, with these values, the inverse of :meth:`params`.
+
+        Args:
+            params: a value for every name.
+            outside: whether numbers may lie outside of their intervals or between their steps, so
+                that the point may be outside the domain.
+        """
+        return self.like.new_tensor(self.columns.numbers(params, outside=outside))
+
+    def warn_outside(self, x: Tensor) -> None:
+        """Warn if a result's point, ``d``, cannot be asked, and name the values that can."""
+        if bool(self.contains(x.unsqueeze(0))):
+            return
+        found = [self._why_outside(column, x[column].item()) for column in range(self.dim)]
+        together = f"these settings together cannot: {self.words(x)}"
+        warnings.warn(
+            "The result counts, although its settings cannot be asked: "
+            f"{'; '.join(filter(None, found)) or together}.",
+            OutsideWarning,
+            stacklevel=4,  # past attach and its lock
+        )
+
+    def _why_outside(self, column: int, value: float) -> str:
+        """Why a column's number cannot be asked; empty if it can."""
+        name, allowed = self.names[column], self.allowed(column)
+        said, parameter = f"{name} = {value:.12g}", self.columns.varying[name]
+        if allowed is None:
+            low, high = self.bounds[:, column].tolist()
+            return "" if low <= value <= high else f"{said} is not in {low:g} to {high:g}"
+        if value in (numbers := allowed.tolist()):
+            return ""
+        nearest = min(numbers, key=lambda number: abs(number - value))
+        words = [text_of(parameter.decode(number)) for number in numbers]
+        nearest_word = words[numbers.index(nearest)]
+        if len(words) > MAX_LISTED:
+            words = [*words[:3], "...", words[-1]]
+        return f"{said} is none of {', '.join(words)}; the nearest is {nearest_word}"
+
+    def describe(self) -> dict[str, Any]:
+        """What defines it beside its tensor, JSON-ready."""
+        plain = {"names": list(self.names), "log_dims": list(self.log_dims)}
+        return plain | ({"space": self.columns.describe()} if self.columns.named else {})
+
+    def fingerprint(self) -> str:
+        """A digest of all that defines it."""
+        like = self.like.cpu()
+        head = [type(self).__name__, str(like.dtype), list(like.shape), self.describe()]
+        return hashlib.sha256(
+            json.dumps(head, default=repr).encode() + like.numpy().tobytes()
+        ).hexdigest()
+
+    def check_logarithms(self, X: Tensor, name: str) -> None:
+        """Refuse points (``n x d``) that are not above 0 in a column of ``log_dims``."""
+        for dim in self.log_dims:
+            if (X[:, dim] <= 0).any():
+                raise InputError(
+                    f"{name} must be above 0 in column {dim} ({self.names[dim]}), which is "
+                    f"modelled by its logarithm; got {X[:, dim].min().item()}."
+                )
+
+    def check_categories(self, X: Tensor, name: str) -> None:
+        """Refuse points (``n x d``) with a number that names no option of a :class:`Choice`."""
+        for dim, values in self.encoding.categories:
+            if not isinstance(self.columns.parameters.get(self.names[dim]), Choice):
+                continue
+            unknown = ~torch.isin(X[:, dim], X.new_tensor(values))
+            if unknown.any():
+                known = ", ".join(f"{value:g}" for value in values)
+                raise InputError(
+                    f"{name} must have one of the numbers {known} in column {dim} "
+                    f"({self.names[dim]}), which stand for its options; got "
+                    f"{X[unknown, dim][0].item():g}. Or attach a dict of values by name."
+                )
+
+    def _check_columns(self, columns: Any, name: str) -> tuple[int, ...]:
+        if isinstance(columns, str) or not isinstance(columns, Iterable):
+            raise InputTypeError(
+                f"{name} must be a list of columns, such as [0], got {type(columns).__name__}."
+            )
+        each, last = f"each of {name}", self.dim - 1
+        return tuple(sorted({validation.whole(dim, each, 0, last) for dim in columns}))
+
+
+class PointKeys:
+    """Whole numbers for points: rows of a finite set, and -1, -2, ... for others as they come."""
+
+    def __init__(self) -> None:
+        self.points: list[Tensor] = []  # those of keys -1, -2, ..., on the CPU
+        self._keys: dict[bytes, int] = {}
+
+    def of(self, x: Tensor) -> int:
+        """The key of a point without a row (``d``), a new one for a new point."""
+        here = x.detach().cpu()
+        name = here.numpy().tobytes()
+        if name not in self._keys:
+            self.points.append(here.clone())
+            self._keys[name] = -len(self.points)
+        return self._keys[name]
+
+    def point(self, key: int) -> Tensor:
+        """The point with a key below 0, ``d``, on the CPU."""
+        return self.points[-1 - key]
+
+
+def _check_names(names: Sequence[str] | None, dim: int) -> tuple[str, ...]:
+    if names is None:
+        return tuple(f"x{i}" for i in range(dim))
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise InputTypeError(f"names must be a list of strings, got {type(names).__name__}.")
+    names = tuple(names)
+    if len(names) != dim or len(set(names)) != dim:
+        raise InputError(f"names must be {dim} distinct strings, got {list(names)}.")
+    if not all(isinstance(name, str) and name.strip() for name in names):
+        raise InputError(f"names must be strings that are not empty, got {list(names)}.")
+    return names
