@@ -286,11 +286,12 @@ def format_study(study: Mapping[str, Any]) -> str:
         expected = f"expected result {best['mean']:.6g}"
         if best["lower"] is not None and best["lower"] < best["upper"]:
             expected += f", probably between {best['lower']:.6g} and {best['upper']:.6g}"
+        advice = "" if best["count"] else " (try them once before you rely on them)"
         lines += [
             best["words"],
             expected,
             f"(by all results together; interval: {best['interval']})",
-            f"results at these very settings: {best['count']}",
+            f"results at these very settings: {best['count']}{advice}",
         ]
     else:
         lines += ["nothing yet: there is no result"]

@@ -209,8 +209,9 @@ class BoundClimb:
     """``mu + factor * min(sigma, cap)`` under a learned kernel, with its slope in closed form.
 
     Mu comes from the answers, at least one, and sigma from the design. The cap is sigma at the
-    start of each climb (``n x d``, one row per climb). Of a design of very many points those near
-    the starts count. The kernel is Matern with nu = 5/2, of variance 1.
+    start of each climb (``n x d``, one row per climb), or infinite where ``capped`` is False. Of a
+    design of very many points those near the starts count. The kernel is Matern with nu = 5/2, of
+    variance 1.
     """
 
     def __init__(
@@ -220,6 +221,8 @@ class BoundClimb:
         design: Posterior,
         factor: float,
         starts: Tensor,
+        *,
+        capped: bool = True,
     ) -> None:
         kernel, inputs = surrogate.covar_module, surrogate.inputs(starts)
         if len(design) > LOCAL_ABOVE:
@@ -229,6 +232,8 @@ class BoundClimb:
         self._surrogate, self._answers, self._design = surrogate, answers, design
         self._factor = factor
         self.cap = self._deviation(covariance(kernel, design.data.X, inputs))[0]
+        if not capped:
+            self.cap = torch.full_like(self.cap, torch.inf)
 
     def __call__(self, X: Tensor) -> Tensor:
         return self.with_slope(X)[0]

@@ -16,7 +16,7 @@ from torch import Tensor
 from botorch_delay import validation
 from botorch_delay.confidence.bounds import DEFAULT_DELTA, Confidence, Constants
 from botorch_delay.confidence.guarantee import Guarantee
-from botorch_delay.domains.devices import moved, sent
+from botorch_delay.domains.devices import generator_for, moved, sent
 from botorch_delay.domains.domain import Domain
 from botorch_delay.elimination.active_set import ActiveSet
 from botorch_delay.elimination.box_active_set import whole_set
@@ -38,7 +38,9 @@ from botorch_delay.optimizers.recommendation import (
     intervals,
     predict,
     replicates,
+    safest_nearby,
 )
+from botorch_delay.optimizers.rule_model import failing_places
 from botorch_delay.optimizers.run import Run, exclusive
 
 if TYPE_CHECKING:
@@ -123,19 +125,23 @@ class ReadableRun(Run, ABC):
         return Hyperparameters(scales, surrogate.noise_var)
 
     @exclusive
-    def recommend(self) -> Recommendation:
-        """The answered point of the domain that all answers speak for.
+    def recommend(self, *, tried: bool = False) -> Recommendation:
+        """The point of the domain that all answers speak for.
 
-        With a given kernel, the one with the best posterior mean. With a learned kernel, the one
-        whose interval has the best worst end (the largest lower end when maximising), so that one
-        lucky answer does not decide. The one with the best answer, if evaluations seem exact: no
-        point of the domain has two different answers, and three trials repeated a point and none
-        told its noise (then the answer is the mean and both ends), or the learned noise is no more
-        than rounding. Otherwise, with a learned
-        kernel and more than 512 points with answers, their posterior means are compared.
+        With a given kernel, the answered point with the best posterior mean. With a learned kernel,
+        the point whose interval has the best worst end (the largest lower end when maximising), so
+        that one lucky answer does not decide: an answered one, or on a box one near these that was
+        never tried. The one with the best answer, if evaluations seem exact: no point of the domain
+        has two different answers, and three trials repeated a point and none told its noise (then
+        the answer is the mean and both ends), or the learned noise is no more than rounding.
+        Otherwise, with a learned kernel and more than 512 points with answers, their posterior
+        means are compared.
 
         Attached results count; if no point of the domain was answered, all are compared. It may lie
         outside the active set, if all answers together contradict the round that eliminated it.
+
+        Args:
+            tried: whether only points with an answer are recommended.
 
         Raises:
             NoAnswerError: before any answer.
@@ -147,14 +153,18 @@ class ReadableRun(Run, ABC):
         agree = surrogate.learned and self._feasibility.answers_agree()
         trusted = agree or (surrogate.is_exact and not self._feasibility.repeats_differ)
         scores = data.y if trusted else surrogate.means_of_many(data)
+        safer = None
         if scores is None:
             posterior, half, _ = intervals(candidates, *judged)
             safest = posterior.mean - half if surrogate.learned else posterior.mean
             at = int(safest.argmax())
+            if surrogate.learned and self._domain.count is None and not tried:
+                safer = self._safer(candidates, judged)
         else:
             order = scores.argsort(descending=True)
             at = _first_among(answered[moved(order, answered.device)], candidates)
         x, index = candidates[at].clone(), None if rows is None else rows[at]
+        x = x if safer is None else safer
         found = self._predicted(x.unsqueeze(0), judged)
         ends = found.mean, found.lower, found.upper, found.noise_std
         mean, lower, upper, noise_std = map(float, ends)
@@ -377,6 +387,20 @@ class ReadableRun(Run, ABC):
             raise NoAnswerError(f"There is no answer yet to {purpose}; tell() or attach() one.")
         surrogate, confidence, delta = self._judgement()
         return data, (surrogate, surrogate.data(data), confidence, delta)
+
+    def _safer(
+        self, answered: Tensor, judged: tuple[Surrogate, Data, Confidence, float]
+    ) -> Tensor | None:
+        """A point of a box that is safer than all answered ones (``n x d``), if there is one."""
+        surrogate, data, *_ = judged
+        if not surrogate.scaled or not bool(self._domain.contains(answered).all()):
+            return None
+        fails = None
+        if keys := self._feasibility.fruitless():
+            failed = torch.stack([self._feasibility.keys.point(key) for key in keys])
+            fails = failing_places(surrogate, sent(failed, self._domain.like), data.X)
+        generator = generator_for(self._config.seed, self._ledger.answer_count)
+        return safest_nearby(answered, self._domain, judged, generator, fails)
 
     def _predicted(
         self, X: Tensor, judged: tuple[Surrogate, Data, Confidence, float]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, stdev
 from typing import Any
@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from botorch_delay.confidence.bounds import Confidence, Evidence
-from botorch_delay.gp.posterior import Data, Moments
+from botorch_delay.design.ascent import BoundClimb, maximize, nearby
+from botorch_delay.domains.domain import Domain
+from botorch_delay.gp.posterior import Data, Moments, Posterior
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import same_points
 from botorch_delay.history.trials import Attached, Trial, TrialState
@@ -23,13 +25,16 @@ UNBOUNDED = "unbounded until there are three answers that are not all equal"
 UNCHECKED = (
     "without noise, since none was learned; too few repeats have shown yet that there is none"
 )
+# Climbs to a safer point than all answered ones begin around this many of them, at so many places
+# each, and get no further than this share of each side.
+LEADERS, AROUND, REACH = 8, 8, 0.1
 # The interval of a recommended point where repeats agree, whatever noise was learned.
 ANSWER_ITSELF = "the answer itself: repeats agree, so evaluations seem exact"
 
 
 @dataclass(frozen=True, eq=False)
 class Recommendation:
-    """The point that all answers speak for.
+    """The point that all answers speak for; on a box it may be one that was never tried.
 
     Attributes:
         x: the point, shape ``d``.
@@ -39,7 +44,8 @@ class Recommendation:
             three answers that are not all equal, for the scale of the values is unknown.
         upper: upper end, or inf.
         interval: what the interval is, in words.
-        count: how many answers there are at this very point; ``mean`` rests on all answers.
+        count: how many answers there are at this very point, 0 if it was never tried; ``mean``
+            rests on all answers.
         params: the point's values by name.
         noise_std: standard deviation of the noise of one answer there, as the model has it, in the
             user's units; where values are warped, half of what one deviation to either side of the
@@ -84,6 +90,38 @@ def intervals(
     width = confidence.adaptive(Evidence.under(surrogate, data, delta))
     posterior = surrogate.posterior(data).at(candidates, weights=width.needs_weights)
     return posterior, width.at(posterior), width.words
+
+
+def safest_nearby(
+    answered: Tensor,
+    domain: Domain,
+    judged: tuple[Surrogate, Data, Confidence, float],
+    generator: torch.Generator,
+    fails: Callable[[Tensor], Tensor] | None,
+) -> Tensor | None:
+    """A point of a box near the best answered ones whose interval ends better than all of theirs.
+
+    With noise a learned kernel knows the values between answers as well as those at them. None if
+    climbs of the lower end, from the best answered points (``n x d``) and places around them, find
+    no such point, ``d``, where ``fails`` (``n x d`` to bool ``n``) does not hold.
+    """
+    surrogate, data, *_ = judged
+    posterior, half, _ = intervals(answered, *judged)
+    lower = posterior.mean - half
+    leaders = answered[lower.topk(min(LEADERS, len(lower))).indices]
+    starts = torch.cat([leaders, nearby(domain, leaders, AROUND, REACH, generator)])
+    inside = None if fails is None else lambda X: ~fails(X)
+    starts = starts if inside is None else starts[inside(starts)]
+    if not len(starts):
+        return None
+    model = Posterior(surrogate.covar_module, data)
+    widest = posterior.deviation.argmax()
+    factor = -float(half[widest] / posterior.deviation[widest])
+    climb = BoundClimb(surrogate, model, model, factor, starts, capped=False)
+    X, _ = maximize(climb, domain, starts, generator=generator, inside=inside, reach=REACH)
+    posterior, half, _ = intervals(X, *judged)
+    found = posterior.mean - half
+    return X[found.argmax()].clone() if bool(found.max() > lower.max()) else None
 
 
 def predict(

@@ -273,31 +273,15 @@ class RuleModel(View, TrialObserver):
         return crowd_around(best) or crowd_around(pending[posterior.mean(pending).argmax()])
 
     def where_trials_fail(self) -> Callable[[Tensor], Tensor] | None:
-        """Whether failures outweigh answers near points: ``n x d`` to bool ``n``.
+        """Where failures outweigh answers, see :func:`failing_places`.
 
-        Weights fall with the distance, to 0.6 at ``CROWD``; a point has failed if all its trials
-        have. None without failures, and with a given kernel: claims allow no places to be left out.
+        None without failures, and with a given kernel: claims allow no places to be left out.
         """
         fruitless = self.feasibility.fruitless()
         if not fruitless or not self.surrogate.learned:
             return None
-        failed = self.surrogate.inputs(self.points(fruitless))
         answered = self.answers.anywhere.data.X
-        radius = CROWD * failed.shape[1] ** 0.5
-
-        def weigh(inputs: Tensor, others: Tensor) -> Tensor:
-            parts = inputs.split(rows_per_chunk(len(others), inputs))
-            away = [torch.cdist(part, others) / radius for part in parts]
-            return torch.cat([torch.exp(-0.5 * part.square()).sum(dim=1) for part in away])
-
-        def fails(X: Tensor) -> Tensor:
-            inputs = self.surrogate.inputs(X)
-            lead = weigh(inputs, failed) - LONE_FAILURE
-            near = (lead > 0.0).nonzero().flatten()  # few: the rest needs no weights of answers
-            lead[near] -= weigh(inputs[near], answered)
-            return lead > 0.0
-
-        return fails
+        return failing_places(self.surrogate, self.points(fruitless), answered)
 
     def with_drawn_answers(self) -> RuleModel:
         """The model with values drawn for pending points, fresh ones in every ask."""
@@ -365,3 +349,33 @@ class RuleModel(View, TrialObserver):
                 view.asked_points.drop(key, source)
             else:
                 view.asked_points.put(key, source, x, None, noise_var)
+
+
+def failing_places(
+    surrogate: Surrogate, failed: Tensor, answered: Tensor
+) -> Callable[[Tensor], Tensor]:
+    """Whether failures outweigh answers near points: ``n x d`` to bool ``n``.
+
+    Weights fall with the distance, to 0.6 at ``CROWD``.
+
+    Args:
+        surrogate: a learned one.
+        failed: points all of whose trials have failed, ``f x d``, at least one.
+        answered: answered points as the surrogate's inputs, ``a x e``.
+    """
+    fruitless = surrogate.inputs(failed)
+    radius = CROWD * fruitless.shape[1] ** 0.5
+
+    def weigh(inputs: Tensor, others: Tensor) -> Tensor:
+        parts = inputs.split(rows_per_chunk(len(others), inputs))
+        away = [torch.cdist(part, others) / radius for part in parts]
+        return torch.cat([torch.exp(-0.5 * part.square()).sum(dim=1) for part in away])
+
+    def fails(X: Tensor) -> Tensor:
+        inputs = surrogate.inputs(X)
+        lead = weigh(inputs, fruitless) - LONE_FAILURE
+        near = (lead > 0.0).nonzero().flatten()  # few: the rest needs no weights of answers
+        lead[near] -= weigh(inputs[near], answered)
+        return lead > 0.0
+
+    return fails

@@ -76,6 +76,16 @@ def test_values_and_slopes_are_those_of_the_definition(pending):
     assert torch.allclose(climb(starts), at_starts.detach(), atol=1e-9)
 
 
+def test_without_a_cap_the_deviation_counts_everywhere():
+    surrogate, answers, design = case(0)
+    starts, X = (BOX.from_unit(scattered(12, 4, seed=seed)) for seed in (5, 6))
+    climb = BoundClimb(surrogate, answers, design, -2.0, starts, capped=False)
+    whole = bound(surrogate, answers, design, -2.0, X, torch.full((12,), torch.inf))
+    assert torch.allclose(climb(X), whole, atol=1e-9)
+    capped = BoundClimb(surrogate, answers, design, -2.0, starts)
+    assert float((capped(X) - whole).max()) > 1e-3
+
+
 @pytest.mark.parametrize("pending", [0, 4])
 def test_of_a_large_design_the_nearest_points_give_the_deviation_and_all_answers_the_mean(
     monkeypatch, pending

@@ -145,3 +145,87 @@ def test_given_noise_is_told_as_it_was_given():
     opt = bd.BPEDelayOptimizer(bd.FiniteDomain(POINTS), 9, covar_module=se(), exact=True)
     opt.tell(opt.ask(), 7.0)
     assert opt.recommend().noise_std == opt.predict(POINTS).noise_std.max() == 0.0
+
+
+def noisy_bowl(maximize=True, top=(0.37, 0.61), **options):
+    """Noisy answers of a bowl on the unit square, none of them at its top."""
+    sign = 1.0 if maximize else -1.0
+    box = bd.BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double), **options)
+    opt = bd.BPEDelayOptimizer(box, 40, maximize=maximize, seed=0)
+    X = torch.rand(40, 2, dtype=torch.double, generator=torch.Generator().manual_seed(5))
+    X = X[box.holds(X)]
+    X = torch.cat([X, X[:3]])  # repeats show that there is noise
+    noise = 0.05 * normal(len(X), seed=7)
+    y = -4.0 * (X - torch.tensor(top, dtype=torch.double)).square().sum(dim=1) + noise
+    opt.attach(X, sign * y)
+    return opt, X
+
+
+def worst_end(opt, x):
+    found = opt.predict(x if x.ndim == 2 else x.unsqueeze(0))
+    return float((found.lower if opt.maximize else -found.upper).max())
+
+
+@pytest.mark.parametrize("maximize", [True, False])
+def test_with_noise_a_point_between_answers_may_be_safer_than_all_of_them(maximize):
+    opt, X = noisy_bowl(maximize)
+    best, tried = opt.recommend(), opt.recommend(tried=True)
+    assert best.count == 0 and best.index is None
+    assert bool((tried.x == X).all(dim=1).any()) and tried.count >= 1
+    assert worst_end(opt, tried.x) == pytest.approx(worst_end(opt, X))
+    assert worst_end(opt, best.x) > worst_end(opt, X)
+    top = torch.tensor([0.37, 0.61], dtype=torch.double)
+    assert torch.dist(best.x, top) < 0.7 * torch.dist(tried.x, top)
+    # No point of a fine grid nearby is safer by more than a step of the grid explains.
+    offsets = torch.cartesian_prod(*[torch.linspace(-0.05, 0.05, 41, dtype=torch.double)] * 2)
+    assert worst_end(opt, best.x + offsets) < worst_end(opt, best.x) + 1e-4
+    again = opt.recommend()
+    assert again.x.equal(best.x) and again.lower == best.lower
+
+
+def test_a_point_that_was_never_tried_satisfies_the_constraints():
+    opt, _ = noisy_bowl(constraints=[([0, 1], [-1.0, -1.0], -0.9)])
+    best = opt.recommend()
+    assert best.count == 0 and 0.8 < float(best.x.sum()) <= 0.9
+    opt, _ = noisy_bowl(feasible=lambda X: X[:, 0] > 0.45)
+    best = opt.recommend()
+    assert float(best.x[0]) > 0.45
+
+
+def test_a_point_that_was_never_tried_has_values_that_can_be_asked():
+    steps = torch.linspace(0, 1, 11, dtype=torch.double)
+    space = bd.Space({"a": bd.Float(0.0, 1.0), "k": bd.Int(0, 10)})
+    opt = bd.BPEDelayOptimizer(space, 60, seed=0)
+    noise = 0.05 * normal(40, seed=3)
+    for number, trial in enumerate(opt.ask(40)):
+        a, k = trial.params["a"], trial.params["k"] / 10
+        opt.tell(trial, -4 * (a - 0.33) ** 2 - 4 * (k - 0.6) ** 2 + float(noise[number]))
+    best = opt.recommend()
+    assert best.count == 0 and isinstance(best.params["k"], int)
+    assert bool(opt.domain.contains(best.x.unsqueeze(0)))
+    assert abs(best.params["a"] - 0.33) < 0.1 and best.params["k"] / 10 in steps.tolist()
+
+
+def test_a_point_that_was_never_tried_is_not_where_trials_fail():
+    box = bd.BoxDomain(torch.tensor([[0.0], [1.0]], dtype=torch.double))
+    opt = bd.BPEDelayOptimizer(box, 60, seed=0)
+    noise = 0.02 * normal(60, seed=3)
+    for number in range(40):
+        trial = opt.ask()
+        x = float(trial.x)
+        if x > 0.5:
+            opt.mark_failed(trial, "it breaks")
+        else:
+            opt.tell(trial, x + float(noise[number]))
+    assert sum(trial.value is None for trial in opt.trials) >= 3
+    assert float(opt.recommend().x) <= 0.5
+
+
+def test_exact_answers_are_recommended_themselves():
+    box = bd.BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double))
+    opt = bd.BPEDelayOptimizer(box, 40, seed=0, exact=True)
+    for _ in range(20):
+        trial = opt.ask()
+        opt.tell(trial, -float((trial.x - 0.3).square().sum()))
+    best = opt.recommend()
+    assert best.x.equal(max(opt.trials, key=lambda trial: trial.value).x)
