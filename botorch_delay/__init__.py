@@ -36,6 +36,8 @@ contracts in ``pyproject.toml`` enforce this.
   - Choosing a point: ``bpe.BPEDelayOptimizer`` decides what is asked. It uses
     ``round_sequence.RoundSequence`` (its rounds), ``maximizer.Maximizer`` (where the rule for asks
     outside the design is largest) and ``budget.Budget`` (what these asks may cost).
+  - What a run says: ``recommendation.Recommendation`` and ``recommendation.Prediction``;
+    ``recommendation.safest_nearby`` looks for a better point between the answers on a box.
   - Rules: ``rules.Rule`` scores points. It sees a ``rule_model.RuleModel``, into which pending
     points enter as a ``pending.Pending`` says.
   - Claims: ``certificate.certify`` bounds the regret so far. ``audit.Audit`` says what is still
