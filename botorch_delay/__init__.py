@@ -22,11 +22,11 @@ From the top down. A module imports only from its own room and from those below;
 contracts in ``pyproject.toml`` enforce this.
 
 * ``integrations``: Optuna, Ray Tune and Ax. ``engine_run.EngineRun`` keeps an optimizer in step
-  with an engine's trials. At the same level are ``benchmarks`` (its clock and workers are simulated
-  by ``simulator.simulate``) and the modules beside this file: ``runner.run`` drives an executor,
-  through ``workers``; ``study``, ``entries`` and ``cli`` serve experiments that are not programs
-  (``entries`` parses what people type); ``plotting``; ``demo``; and ``acquisition.MaxVariance``, an
-  acquisition function for BoTorch users.
+  with an engine's trials. Also above the optimizers are ``benchmarks`` (its clock and workers are
+  simulated by ``simulator.simulate``) and the modules beside this file: ``runner.run`` drives an
+  executor, through ``workers``; ``study``, ``entries`` and ``cli`` serve experiments that are not
+  programs (``entries`` parses what people type); ``plotting``; and ``demo``. Below them is
+  ``acquisition.MaxVariance``, an acquisition function for BoTorch users.
 * ``optimizers``: ask and tell.
 
   - A run: ``run.Run`` holds its events and applies them; ``run.Fitting`` is the one surrogate in
@@ -40,6 +40,12 @@ contracts in ``pyproject.toml`` enforce this.
     ``recommendation.safest_nearby`` looks for a better point between the answers on a box.
   - Rules: ``rules.Rule`` scores points. It sees a ``rule_model.RuleModel``, into which pending
     points enter as a ``pending.Pending`` says.
+  - Other optimizers with the same two calls: ``acquisition_optimizer.AcquisitionOptimizer`` plays a
+    rule without rounds; ``threds.ThreDSOptimizer``, ``queued.QueuedOptimizer`` and
+    ``random.RandomOptimizer``. ``certifying.CertifyingUCB`` is the rule that keeps certificates
+    small.
+  - Stragglers: ``forecasts.Straggler`` and ``forecasts.Forecast`` describe what a round waits for;
+    ``early_close`` says when it closes without them.
   - Claims: ``certificate.certify`` bounds the regret so far. ``audit.Audit`` says what is still
     claimed after everything that happened, under what ``assumptions.assumed`` lists.
   - Options: ``config.BPEConfig``, with ``exploit.Exploit`` and ``exploit.WithinBudget`` as parts.
@@ -133,10 +139,12 @@ best a frozen dataclass, and add its name to ``part_records.py``.
   sets ``own_scale``: else ties are judged in units of sigma. One that takes long sets ``costly``.
   ``check_pending`` refuses ways for pending points to enter that make no sense.
 - It sees a ``RuleModel``: ``mean`` and ``deviation`` at the candidates for ``score``, ``mean_at``
-  and ``deviation_at`` on a box for ``function``; pending points count in the deviation alone. A
-  margin of improvement is a share of ``model.prior_deviation``, as values have no fixed unit.
+  and ``deviation_at`` on a box for ``function``, where pending points enter as the optimizer's
+  ``Pending`` says: by default they count in the deviation alone. A margin of improvement is a share
+  of ``model.prior_deviation``, as values have no fixed unit.
 - Improvement rules need ``best_mean``. With a given kernel the first asks come before any answer,
   where it is None.
+- Tests: a formula in ``tests/optimizers/test_rules.py``, and a case in ``test_every_optimizer.py``.
 - One line in ``benchmarks.methods`` makes it a variant that the benchmark compares.
 
 How to add a confidence bound

@@ -189,25 +189,6 @@ def test_points_on_the_wrong_device_are_refused_in_one_line(entry):
     assert "\n" not in str(error.value)
 
 
-def test_every_public_class_that_holds_tensors_is_played_on_the_device():
-    """The rest hold numbers; the optimizers' modes are those of the golden traces and above."""
-    played = {"AcquisitionOptimizer", "BPEDelayOptimizer", "QueuedOptimizer", "RandomOptimizer"}
-    played |= {"ThreDSOptimizer", "DelayedGP", "MaxVariance", "FantasyUpperConfidenceBound"}
-    played |= {"BoxDomain", "FiniteDomain", "Space", "ActiveSet", "FiniteActiveSet", "Prediction"}
-    played |= {"Recommendation", "Replicates", "Trial", "BotorchRule", "Rule", "UCB"}
-    played |= {"ThompsonSampling", "FixedBeta", "RKHSConfidence", "Confidence", "Learned"}
-    played |= {"greedy_max_variance", "information_gain", "effective_dimension", "rkhs_bounds"}
-    played |= {"load", "editing", "benchmarks", "Optimizer", "Certificate", "CertifyingUCB"}
-    played |= {"RuleModel", "Evidence", "HalfWidth"}
-    numbers = {"exceptions", "Guarantee", "ConstantDelay", "DelayLaw", "GeometricDelay", "NoDelay"}
-    numbers |= {"PoissonDelay", "SubExponentialDelay", "Choice", "Float", "Int", "GeometricRounds"}
-    numbers |= {"HorizonRounds", "RoundRecord", "round_lengths", "Hyperparameters", "TrialState"}
-    numbers |= {"EmpiricalDelay", "Forecast", "Straggler", "Exploit", "WithinBudget", "Censor"}
-    numbers |= {"Hallucinate", "Ignore", "KrigingBeliever", "Pending", "Constants"}
-    assert played | numbers == set(bd.__all__)
-    assert not played & numbers
-
-
 def test_certificates_are_those_of_the_cpu():
     found = []
     for device in ("cpu", "cuda"):

@@ -63,7 +63,7 @@ class Problem(ABC):
 
     @abstractmethod
     def evaluate_true(self, point: Point) -> float:
-        """F without noise at a point."""
+        """The value without noise at a point."""
 
     def observe(self, point: Point, normal: float, uniform: float) -> tuple[float, float | None]:
         """The value with noise of an evaluation, and its duration or None.

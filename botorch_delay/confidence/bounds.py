@@ -22,7 +22,7 @@ from gpytorch.kernels import Kernel, LinearKernel, ScaleKernel
 from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.confidence.information import spectrum
+from botorch_delay.confidence.information import gain, shares, spectrum
 from botorch_delay.confidence.nets import Net, largest_deviation, nets
 from botorch_delay.exceptions import InputError
 from botorch_delay.gp.kernels import check_kernel, covariance, scaled
@@ -311,8 +311,8 @@ class RKHSConfidence(Confidence):
         ``gain + 1``). It allows points that depend on earlier noise, but not that noise decides
         which answers are there.
         """
-        gain = 0.5 * torch.log1p(spectrum(evidence.covar_module, evidence.data)).sum().item()
-        radius = math.sqrt(2.0 * (gain + math.log(1.0 / evidence.delta)))
+        gained = gain(spectrum(evidence.covar_module, evidence.data))
+        radius = math.sqrt(2.0 * (gained + math.log(1.0 / evidence.delta)))
         words = (
             f"self-normalised confidence interval, level {1.0 - evidence.delta:g}, uniform over "
             "points, if delays and failures do not depend on the noise"
@@ -398,10 +398,9 @@ class RKHSConfidence(Confidence):
         """
         if not len(evidence.data):
             return HalfWidth(self.norm_bound)
-        scaled = spectrum(evidence.covar_module, evidence.data)
-        shares = scaled / (1.0 + scaled)
+        kept = shares(spectrum(evidence.covar_module, evidence.data))
         level = math.log(1.0 / evidence.delta)
-        square = shares.sum() + 2.0 * (level * shares.square().sum()).sqrt() + 2.0 * level
+        square = kept.sum() + 2.0 * (level * kept.square().sum()).sqrt() + 2.0 * level
         noise = self.noise_std * evidence.inverse_noise_std * math.sqrt(square.item())
         parts = Parts(self.norm_bound, deviation=noise) if self.tight else None
         return HalfWidth(self.norm_bound + noise, parts=parts)

@@ -19,7 +19,7 @@ def information_gain(covar_module: Kernel, X: Tensor, noise_var: float) -> float
         X: ``n x d`` points, repeated as often as they are evaluated.
         noise_var: lambda^2, above 0.
     """
-    return 0.5 * torch.log1p(_checked_spectrum(covar_module, X, noise_var)).sum().item()
+    return gain(_checked_spectrum(covar_module, X, noise_var))
 
 
 def effective_dimension(covar_module: Kernel, X: Tensor, noise_var: float) -> float:
@@ -33,8 +33,17 @@ def effective_dimension(covar_module: Kernel, X: Tensor, noise_var: float) -> fl
         X: ``n x d`` points.
         noise_var: lambda^2, above 0.
     """
-    eigenvalues = _checked_spectrum(covar_module, X, noise_var)
-    return (eigenvalues / (1.0 + eigenvalues)).sum().item()
+    return shares(_checked_spectrum(covar_module, X, noise_var)).sum().item()
+
+
+def gain(eigenvalues: Tensor) -> float:
+    """``0.5 logdet(I + K / lambda^2)`` from a :func:`spectrum`."""
+    return 0.5 * torch.log1p(eigenvalues).sum().item()
+
+
+def shares(eigenvalues: Tensor) -> Tensor:
+    """Eigenvalues of ``K (K + lambda^2 I)^-1`` from a :func:`spectrum`, ``m``."""
+    return eigenvalues / (1.0 + eigenvalues)
 
 
 @torch.no_grad()

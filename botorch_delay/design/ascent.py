@@ -35,6 +35,9 @@ SMALLEST_STEP = 1e-6
 # the starts of climbs: that costs regret, but solves would take too long.
 LOCAL_ABOVE = 1024
 LOCAL_POINTS = 512
+# Climbs also begin around this many of the best answered points, and get no further than this share
+# of each side.
+LEADERS, LOCAL_REACH = 8, 0.1
 # As a share of the prior variance: a variance at most this large has no slope.
 FLOOR = 1e-12
 

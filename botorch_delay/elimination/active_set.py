@@ -48,7 +48,7 @@ class RoundAnswers:
 
 @dataclass(frozen=True)
 class Elimination:
-    """What the bounds of a round do."""
+    """The result of closing a round."""
 
     active: ActiveSet  # what survives
     cutoff: float  # the largest lower bound, in units of the values, to be maximised

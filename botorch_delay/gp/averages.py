@@ -136,10 +136,6 @@ class Averages:
         rows = posterior.data.y.argsort(descending=True, stable=True)[:n].tolist()
         return [self._points[posterior.labels[row][0]].x for row in rows]
 
-    def point(self, key: int) -> Tensor:
-        """The point with a key, ``d``."""
-        return self._points[key].x
-
     @property
     def at_candidates(self) -> CandidatePosterior:
         """The posterior at the candidates."""

@@ -209,6 +209,6 @@ def nothing_to_ask(count: int, *, exact: bool = False) -> EmptyDomainError:
 
 
 def row_of(place: Trial | Suggestion) -> int:
-    """The key of a point in a finite domain."""
+    """The row of a place in a finite domain, which is its key as well."""
     assert place.index is not None
     return place.index

@@ -4,7 +4,9 @@ All of them use ``engine_run.EngineRun``: the engine keeps the record of every a
 and from trials and records alone any process can make the same optimizer again.
 
 A new engine needs a module here that translates its parameters into a ``domains.space.Space`` and
-makes an ``EngineRun`` with it. For every ask, with a unique number for each trial::
+makes an ``EngineRun`` with it and with ``Settings``, which holds the user's options of the
+optimizer. Its public class has ``Readable`` as a base, for what users read. For every ask, with a
+unique number for each trial::
 
     run.take_in(past)  # trials that are new or have changed, in any order
     record = run.ask(number)  # for the engine to keep with the trial
@@ -19,7 +21,8 @@ engine could not keep a record, call ``run.replica.forget(number)``, and the tri
 The engine sets ``stopped_early`` if it stopped trials because of their values. Executors need no
 module here: they are for ``runner.run`` (``workers.make_pool``).
 
-Beside the module: an extra and a line in the import contracts of ``pyproject.toml``, versions in
+Beside the module: an extra and a line in the import contracts of ``pyproject.toml``, the same
+requirement in ``validation.REQUIREMENTS`` (for ``validation.missing``), versions in
 ``.ci/constraints.txt``, the name in ``.ci/api.py``, ``tests/test_exports.py`` and
 ``tests/readme_blocks.py``, a driver in ``tests/integrations/test_engines.py``, a guide and a row in
 the README; and a step in ``.ci/run`` if it pins other versions.

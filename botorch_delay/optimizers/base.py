@@ -1,4 +1,4 @@
-"""The shell around every optimizer: asks, answers, and what is kept of them."""
+"""Asking and telling, the same for every optimizer."""
 
 from __future__ import annotations
 

@@ -53,6 +53,7 @@ from botorch_delay.confidence.anytime import Ellipsoid
 from botorch_delay.confidence.bounds import Evidence
 from botorch_delay.confidence.guarantee import BudgetTerms
 from botorch_delay.design.greedy import greedy_max_variance
+from botorch_delay.elimination.finite_active_set import surviving
 from botorch_delay.elimination.rounds import RoundRule
 from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
 from botorch_delay.gp.surrogate import Surrogate
@@ -152,7 +153,7 @@ class Budget(TrialObserver):
         if not len(rows):
             return rows
         upper, lower = self.bounds.upper[rows], self.bounds.lower[rows]
-        kept = rows[upper >= lower.max()]
+        kept = rows[surviving(lower, upper)]
         return kept if len(kept) else rows
 
     def affords(self, row: int, number: int, done: int) -> bool:

@@ -50,6 +50,7 @@ from botorch_delay.confidence.anytime import Ellipsoids, doubling_groups
 from botorch_delay.confidence.bounds import Constants
 from botorch_delay.confidence.nets import largest_on_box
 from botorch_delay.domains.domain import Domain
+from botorch_delay.elimination.finite_active_set import surviving
 from botorch_delay.exceptions import NotSupportedError
 from botorch_delay.gp.posterior import Data
 from botorch_delay.gp.surrogate import Surrogate
@@ -153,7 +154,7 @@ def certify(
         ends = [each.bounds(domain.like, bound) for each in both]
         lower = torch.stack([low for low, _ in ends]).amax(dim=0)
         upper = torch.stack([high for _, high in ends]).amin(dim=0)
-        rivals = domain.on_cpu[upper >= lower.max()]
+        rivals = domain.on_cpu[surviving(lower, upper)]
         refuted |= bool((lower > upper).any()) or not len(rivals)
         where = f"{len(rivals)} of {domain.count} points"
 

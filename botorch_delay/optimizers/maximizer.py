@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from botorch_delay.design.ascent import (
+    LEADERS,
     LOCAL_POINTS,
+    LOCAL_REACH,
     lowest_of_largest,
     lowest_tied,
     maximize,
@@ -35,10 +37,8 @@ BOX_POOL = 2048
 MOST_CLIMBS, ANSWERS_FOR_MOST, FEWEST_CLIMBS = 64, 100, 8
 # Steps of a climb; twice as many where there are many climbs.
 STEPS = 8
-# How far climbs get from where the mean is best, as a share of each side.
-LOCAL_REACH = 0.1
-# Climbs also begin around this many of the best answered points, at this many places each.
-NEAREST, AROUND = 8, 4
+# Places around each of the best answered points where climbs begin.
+AROUND = 4
 # The best point is asked again once in this many answers, until repeats differ.
 ANSWERS_PER_REPEAT = 12
 # Answered points of a box that are compared when one is to be asked again.
@@ -275,7 +275,7 @@ class Maximizer:
         starts, reached = pool[best], scores[best]
         if model.surrogate.learned:
             # In many columns no spread point is near the best answers.
-            leaders = torch.stack(model.answers.best(NEAREST))
+            leaders = torch.stack(model.answers.best(LEADERS))
             near = nearby(self._domain, leaders, AROUND, LOCAL_REACH, model.generator())
             near = (near if may_ask is None else near[may_ask(near)])[:climbs]
             nowhere = near.new_full((len(near),), -torch.inf)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from botorch_delay.confidence.bounds import Confidence, Evidence
-from botorch_delay.design.ascent import BoundClimb, maximize, nearby
+from botorch_delay.design.ascent import LEADERS, LOCAL_REACH, BoundClimb, maximize, nearby
 from botorch_delay.domains.domain import Domain
 from botorch_delay.gp.posterior import Data, Moments, Posterior
 from botorch_delay.gp.surrogate import Surrogate
@@ -25,9 +25,8 @@ UNBOUNDED = "unbounded until there are three answers that are not all equal"
 UNCHECKED = (
     "without noise, since none was learned; too few repeats have shown yet that there is none"
 )
-# Climbs to a safer point than all answered ones begin around this many of them, at so many places
-# each, and get no further than this share of each side.
-LEADERS, AROUND, REACH = 8, 8, 0.1
+# Places around each of the best answered points where climbs to a safer one begin.
+AROUND = 8
 # The interval of a recommended point where repeats agree, whatever noise was learned.
 ANSWER_ITSELF = "the answer itself: repeats agree, so evaluations seem exact"
 
@@ -109,7 +108,7 @@ def safest_nearby(
     posterior, half, _ = intervals(answered, *judged)
     lower = posterior.mean - half
     leaders = answered[lower.topk(min(LEADERS, len(lower))).indices]
-    starts = torch.cat([leaders, nearby(domain, leaders, AROUND, REACH, generator)])
+    starts = torch.cat([leaders, nearby(domain, leaders, AROUND, LOCAL_REACH, generator)])
     inside = None if fails is None else lambda X: ~fails(X)
     starts = starts if inside is None else starts[inside(starts)]
     if not len(starts):
@@ -118,7 +117,7 @@ def safest_nearby(
     widest = posterior.deviation.argmax()
     factor = -float(half[widest] / posterior.deviation[widest])
     climb = BoundClimb(surrogate, model, model, factor, starts, capped=False)
-    X, _ = maximize(climb, domain, starts, generator=generator, inside=inside, reach=REACH)
+    X, _ = maximize(climb, domain, starts, generator=generator, inside=inside, reach=LOCAL_REACH)
     posterior, half, _ = intervals(X, *judged)
     found = posterior.mean - half
     return X[found.argmax()].clone() if bool(found.max() > lower.max()) else None

@@ -144,9 +144,14 @@ class RuleModel(View, TrialObserver):
 
     @property
     def best_mean(self) -> float | None:
-        """The largest mean at an answered point, for rules of improvement; None without answers."""
+        """The largest mean at an answered point, for rules of improvement; None without answers.
+
+        Points that a :class:`Censor` counts as answered are among them once there is an answer.
+        """
+        if not self._ledger.answer_count and not self._ledger.attached:
+            return None
         posterior = self.answers.anywhere
-        return posterior.mean(posterior.data.X).max().item() if len(posterior) else None
+        return posterior.mean(posterior.data.X).max().item()
 
     @property
     def asks(self) -> int:

@@ -170,8 +170,10 @@ def worst_end(opt, x):
 def test_with_noise_a_point_between_answers_may_be_safer_than_all_of_them(maximize):
     opt, X = noisy_bowl(maximize)
     best, tried = opt.recommend(), opt.recommend(tried=True)
-    assert best.count == 0 and best.index is None
-    assert bool((tried.x == X).all(dim=1).any()) and tried.count >= 1
+    assert best.count == 0
+    assert best.index is None
+    assert bool((tried.x == X).all(dim=1).any())
+    assert tried.count >= 1
     assert worst_end(opt, tried.x) == pytest.approx(worst_end(opt, X))
     assert worst_end(opt, best.x) > worst_end(opt, X)
     top = torch.tensor([0.37, 0.61], dtype=torch.double)
@@ -180,13 +182,15 @@ def test_with_noise_a_point_between_answers_may_be_safer_than_all_of_them(maximi
     offsets = torch.cartesian_prod(*[torch.linspace(-0.05, 0.05, 41, dtype=torch.double)] * 2)
     assert worst_end(opt, best.x + offsets) < worst_end(opt, best.x) + 1e-4
     again = opt.recommend()
-    assert again.x.equal(best.x) and again.lower == best.lower
+    assert again.x.equal(best.x)
+    assert again.lower == best.lower
 
 
 def test_a_point_that_was_never_tried_satisfies_the_constraints():
     opt, _ = noisy_bowl(constraints=[([0, 1], [-1.0, -1.0], -0.9)])
     best = opt.recommend()
-    assert best.count == 0 and 0.8 < float(best.x.sum()) <= 0.9
+    assert best.count == 0
+    assert 0.8 < float(best.x.sum()) <= 0.9
     opt, _ = noisy_bowl(feasible=lambda X: X[:, 0] > 0.45)
     best = opt.recommend()
     assert float(best.x[0]) > 0.45
@@ -201,9 +205,11 @@ def test_a_point_that_was_never_tried_has_values_that_can_be_asked():
         a, k = trial.params["a"], trial.params["k"] / 10
         opt.tell(trial, -4 * (a - 0.33) ** 2 - 4 * (k - 0.6) ** 2 + float(noise[number]))
     best = opt.recommend()
-    assert best.count == 0 and isinstance(best.params["k"], int)
+    assert best.count == 0
+    assert isinstance(best.params["k"], int)
     assert bool(opt.domain.contains(best.x.unsqueeze(0)))
-    assert abs(best.params["a"] - 0.33) < 0.1 and best.params["k"] / 10 in steps.tolist()
+    assert abs(best.params["a"] - 0.33) < 0.1
+    assert best.params["k"] / 10 in steps.tolist()
 
 
 def test_a_point_that_was_never_tried_is_not_where_trials_fail():
