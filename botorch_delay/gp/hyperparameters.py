@@ -27,13 +27,13 @@ ENOUGH_ANSWERS = 100
 
 @dataclass(frozen=True)
 class LogNormal:
-    """A log-normal prior: means (one per column) and deviation of the logarithm."""
+    """A log-normal prior: means (per column) and deviation (of each or all) of the logarithm."""
 
     loc: np.ndarray
-    scale: float
+    scale: float | np.ndarray
 
     @classmethod
-    def around(cls, mode: np.ndarray, scale: float) -> LogNormal:
+    def around(cls, mode: np.ndarray, scale: float | np.ndarray) -> LogNormal:
         return cls(np.log(mode) + scale**2, scale)
 
     @property

@@ -38,8 +38,9 @@ MIN_ANSWERS_TO_FIT = 3  # with fewer answers the priors' modes are used
 # Standard deviations of log-normal priors around their modes: a factor of 1.8 in a lengthscale, and
 # of 2.7 in noise that another study has learned. BoTorch's prior has the same mode of lengthscales
 # and a factor of 5.6, with which a few answers in many columns are explained by lengthscales that
-# jump from fit to fit (benchmarks/REPORT.md, "The prior of lengthscales").
-LENGTHSCALE_SPREAD = 0.6
+# jump from fit to fit. For options of a category that is still right: some differ, some do not
+# (benchmarks/REPORT.md, "The prior of lengthscales").
+LENGTHSCALE_SPREAD, OPTION_SPREAD = 0.6, math.sqrt(3.0)
 NOISE_SPREAD = 1.0
 # The log-normal prior of the noise variance of standardised values: from exact evaluations, which
 # BoTorch's own prior and floor of 1e-4 would not trust, to noise as large as the values.
@@ -396,7 +397,9 @@ def _priors(
     else:
         scales = np.maximum(warm_start.lengthscale, LENGTHSCALES[0])
         noises = LogNormal.around(np.array([max(warm_start.noise_var, least)]), NOISE_SPREAD)
-    return LogNormal.around(scales, LENGTHSCALE_SPREAD), noises
+    spread = np.full(len(scales), LENGTHSCALE_SPREAD)
+    spread[domain.dim - len(domain.encoding.categories) :] = OPTION_SPREAD
+    return LogNormal.around(scales, spread), noises
 
 
 def _learned(lengthscale: np.ndarray, domain: Domain, noise_var: float) -> Surrogate:

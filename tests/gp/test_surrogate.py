@@ -16,7 +16,7 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from gpytorch.priors import LogNormalPrior
 from scipy.stats import spearmanr
 
-from botorch_delay import FiniteDomain
+from botorch_delay import BPEDelayOptimizer, FiniteDomain
 from botorch_delay.exceptions import FitWarning, InputError, StorageError
 from botorch_delay.gp import surrogate as module
 from botorch_delay.gp.kernels import covariance
@@ -334,3 +334,14 @@ def test_noise_as_large_as_the_signal_is_not_taken_for_a_function(count, noise):
     fitted = fit_surrogate(FiniteDomain(X), answers(X, y), seed=0)
     assert fitted.noise_var > 0.05
     assert min(fitted.covar_module.lengthscale.flatten().tolist()) > 0.2
+
+
+def test_an_option_that_makes_no_difference_has_a_long_lengthscale():
+    """Longer than the prior lets that of a number become that makes none."""
+    X = torch.cat([scattered(60, 2), torch.arange(60).remainder(3).double().unsqueeze(1)], dim=1)
+    domain = FiniteDomain(X, cat_dims=[2])
+    opt = BPEDelayOptimizer(domain, 100, seed=0)
+    opt.attach(X, torch.sin(6.0 * X[:, 0]))
+    first, second, *options = opt.hyperparameters.lengthscale
+    assert first < second < 5.0
+    assert min(options) > 10.0
