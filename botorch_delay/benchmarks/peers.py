@@ -117,7 +117,7 @@ class PeerSampler(ABC):
     """An optimizer of another library; subclasses implement :meth:`suggest` and :meth:`report`.
 
     It recommends the point with the best noisy answer, as these libraries do, or ``by_model`` the
-    one with this library's best posterior mean given the same answers.
+    one that this library recommends given the same answers.
     """
 
     def __init__(self, problem: Problem, seed: int, *, by_model: bool = False) -> None:

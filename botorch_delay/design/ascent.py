@@ -36,7 +36,7 @@ SMALLEST_STEP = 1e-6
 LOCAL_ABOVE = 1024
 LOCAL_POINTS = 512
 # Climbs also begin around this many of the best answered points, and get no further than this share
-# of each side.
+# of each side, but for columns with a list of values.
 LEADERS, LOCAL_REACH = 8, 0.1
 # As a share of the prior variance: a variance at most this large has no slope.
 FLOOR = 1e-12
@@ -79,9 +79,9 @@ def maximize(
     The function maps ``n x d`` to ``n`` and is differentiable in the columns without a list of
     values. Points stay in the box, and where ``inside`` (``n x d`` to bool ``n``) holds, as it does
     at the starts. Each of at most ``steps`` steps evaluates function and gradient once. No start
-    gets further than ``reach`` in a column, as a share of the box's side. If no column has a list
-    of values, climbs end when no start's slope promises a next step to ``enough`` above the best
-    value; 0 to take all steps.
+    gets further than ``reach`` in a column without a list, as a share of the box's side. If no
+    column has a list of values, climbs end when no start's slope promises a next step to ``enough``
+    above the best value; 0 to take all steps.
     """
     assert isinstance(domain, BoxDomain)
     ascent = _Ascent(function, domain, starts, generator, inside, reach)

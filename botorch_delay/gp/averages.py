@@ -15,6 +15,8 @@ from botorch_delay.gp.candidates import CandidatePosterior
 from botorch_delay.gp.posterior import Data, Posterior, shared_prefix
 from botorch_delay.gp.surrogate import Surrogate
 
+LEAST_NOISE_VAR = 1e-150  # its inverse has a square
+
 # A value, its noise variance, and its place in the order of answers; None if that is its source.
 _Answer = tuple[float, float, int | None]
 
@@ -57,7 +59,7 @@ class _Point:
             ((value, noise_var, _),) = self.answers.values()
             return value, noise_var, 1.0
         for sign, (value, noise_var, _) in self._changes:
-            precision = Fraction(1.0 / noise_var)
+            precision = Fraction(1.0 / max(noise_var, LEAST_NOISE_VAR))
             terms = precision, precision * Fraction(value), precision**2
             self._sums = [total + sign * x for total, x in zip(self._sums, terms, strict=True)]
         self._changes.clear()

@@ -116,9 +116,9 @@ class EngineRun:
             return claimed
         return replace(claimed, holds=False, missing=(*claimed.missing, STOPPED_EARLY))
 
-    def recommend(self) -> dict[str, Any]:
+    def recommend(self, *, tried: bool = False) -> dict[str, Any]:
         """The recommended parameters, from all results."""
-        return self.params(self.optimizer.recommend().x)
+        return self.params(self.optimizer.recommend(tried=tried).x)
 
     def params(self, x: Tensor) -> dict[str, Any]:
         """The parameters at a point (``d``), as the engine has them."""
@@ -212,10 +212,13 @@ class Readable(ABC):
         """What is claimed for this run, and why not more."""
         return self._synced().guarantee
 
-    def recommend(self) -> dict[str, Any]:
+    def recommend(self, *, tried: bool = False) -> dict[str, Any]:
         """The recommended parameters, see :meth:`BPEDelayOptimizer.recommend`.
+
+        Args:
+            tried: whether only parameters of trials with a result are recommended.
 
         Raises:
             NoAnswerError: before any answer.
         """
-        return self._synced().recommend()
+        return self._synced().recommend(tried=tried)

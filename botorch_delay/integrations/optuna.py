@@ -168,9 +168,14 @@ class DelaySampler(BaseSampler):
         """
         return self._synced(study).optimizer
 
-    def recommend(self, study: Study) -> dict[str, Any]:
-        """The recommended parameters, from all results; NoAnswerError before the first."""
-        return self._synced(study).recommend()
+    def recommend(self, study: Study, *, tried: bool = False) -> dict[str, Any]:
+        """The recommended parameters, from all results; NoAnswerError before the first.
+
+        Args:
+            study: the study.
+            tried: whether only parameters of trials with a result are recommended.
+        """
+        return self._synced(study).recommend(tried=tried)
 
     def guarantee(self, study: Study) -> Guarantee:
         """What is claimed for this study, and why not more; raises as :meth:`optimizer` does."""

@@ -158,7 +158,8 @@ class ReadableRun(Run, ABC):
             posterior, half, _ = intervals(candidates, *judged)
             safest = posterior.mean - half if surrogate.learned else posterior.mean
             at = int(safest.argmax())
-            if surrogate.learned and self._domain.count is None and not tried:
+            noisy = surrogate.learned and not surrogate.is_exact
+            if noisy and self._domain.count is None and not tried:
                 safer = self._safer(candidates, judged)
         else:
             order = scores.argsort(descending=True)
@@ -168,7 +169,9 @@ class ReadableRun(Run, ABC):
         found = self._predicted(x.unsqueeze(0), judged)
         ends = found.mean, found.lower, found.upper, found.noise_std
         mean, lower, upper, noise_std = map(float, ends)
-        interval, here = found.interval, (x == answered).all(dim=1).nonzero().flatten()
+        # Settings that are equal to the user may differ in columns that are rounded for them.
+        same = self._domain.columns.rounded(torch.cat([x.unsqueeze(0), answered]))
+        interval, here = found.interval, (same[0] == same[1:]).all(dim=1).nonzero().flatten()
         if agree and len(here):
             mean = lower = upper = self._config.sign * float(data.y[here[0]])
             interval, noise_std = ANSWER_ITSELF, 0.0

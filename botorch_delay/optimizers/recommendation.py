@@ -27,6 +27,8 @@ UNCHECKED = (
 )
 # Places around each of the best answered points where climbs to a safer one begin.
 AROUND = 8
+# A point that was never tried has to be safer by this share of the half-width of the interval.
+LEAST_GAIN = 0.05
 # The interval of a recommended point where repeats agree, whatever noise was learned.
 ANSWER_ITSELF = "the answer itself: repeats agree, so evaluations seem exact"
 
@@ -104,7 +106,7 @@ def safest_nearby(
     climbs of the lower end, from the best answered points (``n x d``) and places around them, find
     no such point, ``d``, where ``fails`` (``n x d`` to bool ``n``) does not hold.
     """
-    surrogate, data, *_ = judged
+    surrogate, data, confidence, delta = judged
     posterior, half, _ = intervals(answered, *judged)
     lower = posterior.mean - half
     leaders = answered[lower.topk(min(LEADERS, len(lower))).indices]
@@ -114,13 +116,14 @@ def safest_nearby(
     if not len(starts):
         return None
     model = Posterior(surrogate.covar_module, data)
-    widest = posterior.deviation.argmax()
-    factor = -float(half[widest] / posterior.deviation[widest])
+    factor = -confidence.adaptive(Evidence.under(surrogate, data, delta)).multiplier
     climb = BoundClimb(surrogate, model, model, factor, starts, capped=False)
     X, _ = maximize(climb, domain, starts, generator=generator, inside=inside, reach=LOCAL_REACH)
-    posterior, half, _ = intervals(X, *judged)
-    found = posterior.mean - half
-    return X[found.argmax()].clone() if bool(found.max() > lower.max()) else None
+    X = domain.columns.rounded(X)
+    posterior, wide, _ = intervals(X, *judged)
+    found = posterior.mean - wide
+    gain = found.max() - lower.max() - LEAST_GAIN * half[lower.argmax()]
+    return X[found.argmax()].clone() if bool(gain > 0.0) else None
 
 
 def predict(

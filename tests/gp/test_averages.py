@@ -9,7 +9,7 @@ from gpytorch.kernels import RBFKernel
 
 import botorch_delay as bd
 from botorch_delay.exceptions import NumericsWarning
-from botorch_delay.gp.averages import Averages
+from botorch_delay.gp.averages import Averages, _Point
 from botorch_delay.gp.posterior import BLOCK, Data, Posterior
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.optimizers.pending import Hallucinate
@@ -224,3 +224,13 @@ def test_drawn_answers_leave_answers_as_they_are_and_give_one_posterior_everywhe
     assert torch.equal(first.best(1)[0], points[best])
     for kept, now in zip(before, (asked.at_candidates.mean, asked.anywhere.data.y), strict=True):
         assert torch.equal(kept, now)
+
+
+def test_noise_too_small_to_be_inverted_is_averaged_all_the_same():
+    point = _Point(torch.zeros(1))
+    point.place(0, (1.0, 1e-320, None))
+    point.place(1, (3.0, 1e-320, None))
+    mean, noise_var, spread = point.row
+    assert mean == 2.0
+    assert noise_var < 1e-149
+    assert spread == pytest.approx(0.5)

@@ -81,7 +81,7 @@ def test_grids_categories_and_logarithms_are_respected():
     assert not domain.contains(torch.tensor([[1e-3, 64.0, 0.0, 0.0]], dtype=torch.double))
 
 
-def test_recommendations_on_a_box_are_answered_points():
+def test_without_noise_recommendations_on_a_box_are_answered_points():
     opt = bd.RandomOptimizer(box(), maximize=False)
     with pytest.raises(NoAnswerError):
         opt.recommend()

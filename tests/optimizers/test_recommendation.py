@@ -1,13 +1,16 @@
 """Predictions agree with recommendations, and with the formula where the kernel is given."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from cases import normal, scattered, se
 
 import botorch_delay as bd
+from botorch_delay.confidence.bounds import FixedBeta
 from botorch_delay.exceptions import InputError, InputTypeError, NoAnswerError
+from botorch_delay.optimizers import recommendation
 
 POINTS = scattered(12)
 
@@ -186,7 +189,8 @@ def test_with_noise_a_point_between_answers_may_be_safer_than_all_of_them(maximi
     assert again.lower == best.lower
 
 
-def test_a_point_that_was_never_tried_satisfies_the_constraints():
+def test_a_point_that_was_never_tried_satisfies_the_constraints(monkeypatch):
+    monkeypatch.setattr(recommendation, "LEAST_GAIN", 0.0)
     opt, _ = noisy_bowl(constraints=[([0, 1], [-1.0, -1.0], -0.9)])
     best = opt.recommend()
     assert best.count == 0
@@ -235,3 +239,39 @@ def test_exact_answers_are_recommended_themselves():
         opt.tell(trial, -float((trial.x - 0.3).square().sum()))
     best = opt.recommend()
     assert best.x.equal(max(opt.trials, key=lambda trial: trial.value).x)
+
+
+def test_settings_that_are_equal_to_the_user_count_as_tried():
+    """A parameter with very many steps has a column of all numbers, rounded for the user."""
+    opt = bd.BPEDelayOptimizer(bd.Space({"k": bd.Int(0, 2000)}), 60, seed=1)
+    X = torch.cat([2000.0 * scattered(30, 1), 800.0 + torch.tensor([[-0.4], [0.1], [0.3]])])
+    y = -4.0 * (X[:, 0] / 2000.0 - 0.4) ** 2 + 0.05 * normal(len(X), seed=3)
+    opt.attach(X, y)
+    k = opt.recommend(tried=True).params["k"]
+    more = torch.tensor([[k - 0.3], [k + 0.2]], dtype=torch.double)
+    opt.attach(more, torch.tensor([0.0, 0.01], dtype=torch.double))
+    best = opt.recommend(tried=True)
+    alike = [round(x) == best.params["k"] for x in torch.cat([X, more])[:, 0].tolist()]
+    assert best.count == sum(alike) > 1
+
+
+def test_a_point_has_to_be_clearly_safer_than_all_that_were_tried(monkeypatch):
+    opt, X = noisy_bowl()
+    gain = worst_end(opt, opt.recommend().x) - worst_end(opt, X)
+    tried = opt.recommend(tried=True)
+    share = gain / (tried.mean - tried.lower)  # about: values are warped
+    monkeypatch.setattr(recommendation, "LEAST_GAIN", 0.5 * share)
+    assert opt.recommend().count == 0
+    monkeypatch.setattr(recommendation, "LEAST_GAIN", 2.0 * share)
+    assert opt.recommend().x.equal(tried.x)
+
+
+def test_a_constant_share_of_the_interval_moves_no_recommendation(monkeypatch):
+    monkeypatch.setattr(recommendation, "LEAST_GAIN", 0.0)
+    best = noisy_bowl()[0].recommend().x
+
+    def wider(self, evidence, known=FixedBeta.adaptive):
+        return replace(known(self, evidence), slack=3.0)
+
+    monkeypatch.setattr(FixedBeta, "adaptive", wider)
+    assert torch.allclose(noisy_bowl()[0].recommend().x, best, atol=1e-6)
