@@ -49,7 +49,7 @@ POOL = 4096  # points of a sample, where searches and designs begin
 STARTS = 64  # of the search for the cut-off
 # To test points takes time as the square of the answers. With many a sample has half the points,
 # and is made of this many particles.
-FEW_PARTICLES = 512
+FEW_PARTICLES = 256
 MOST_EVIDENCE = 128  # answered points that bounds are made of with a learned kernel
 
 
