@@ -75,8 +75,8 @@ class Optuna:
     def restart(self):
         self.study.sampler = self.sampler()
 
-    def recommend(self):
-        return self.study.sampler.recommend(self.study)
+    def recommend(self, **options):
+        return self.study.sampler.recommend(self.study, **options)
 
     @property
     def optimizer(self):
@@ -135,8 +135,8 @@ class Ax:
         self.client.save_to_json_file(self.path)
         self.client = type(self.client).load_from_json_file(self.path)
 
-    def recommend(self):
-        return self.node.recommend()
+    def recommend(self, **options):
+        return self.node.recommend(**options)
 
     optimizer = property(lambda self: self.node.optimizer)
     guarantee = property(lambda self: self.node.guarantee)
@@ -176,8 +176,8 @@ class Ray:
         self.search.set_search_properties(None, None, self.space, num_samples=1)
         self.search.restore_from_dir(self.path)
 
-    def recommend(self):
-        return self.search.recommend()
+    def recommend(self, **options):
+        return self.search.recommend(**options)
 
     optimizer = property(lambda self: self.search.optimizer)
     guarantee = property(lambda self: self.search.guarantee)
@@ -232,9 +232,10 @@ def test_it_asks_what_the_optimizer_asks(make, options):
             del running[1:]
     assert [r.trial_ids for r in engine.optimizer.rounds] == [r.trial_ids for r in core.rounds]
     assert [t.state for t in engine.optimizer.trials] == [t.state for t in core.trials]
-    best = core.recommend().x
-    recommended = engine.recommend()
-    assert (recommended["n"], recommended["x"]) == tuple(best[1:].tolist())
+    for options in ({}, {"tried": True}):
+        best = core.recommend(**options).x
+        recommended = engine.recommend(**options)
+        assert (recommended["n"], recommended["x"]) == tuple(best[1:].tolist())
 
 
 @pytest.mark.parametrize(
