@@ -212,7 +212,11 @@ def _add_study_commands(add: Callable[..., _Parser]) -> None:
     note = on_study("note", _note, "add a line of text, which show repeats")
     note.add_argument("text", nargs="+", help="the line")
     on_study("finish", _finish, "end the study: nothing is asked any more")
+    _add_file_commands(on_study)
 
+
+def _add_file_commands(on_study: Callable[[str, Command, str], _Parser]) -> None:
+    """Add the commands that read or write another file beside the study's."""
     text = "write every trial and attached result to a CSV file"
     on_study("export", _export, text).add_argument("table", type=Path, help="a .csv file")
     text = "attach the results in a CSV file with a column for each parameter and one for the value"

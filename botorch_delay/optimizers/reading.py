@@ -160,7 +160,7 @@ class ReadableRun(Run, ABC):
             at = int(safest.argmax())
             noisy = surrogate.learned and not surrogate.is_exact
             if noisy and self._domain.count is None and not tried:
-                safer = self._safer(candidates, judged)
+                safer = self._safer(candidates, safest, half, judged)
         else:
             order = scores.argsort(descending=True)
             at = _first_among(answered[moved(order, answered.device)], candidates)
@@ -392,7 +392,11 @@ class ReadableRun(Run, ABC):
         return data, (surrogate, surrogate.data(data), confidence, delta)
 
     def _safer(
-        self, answered: Tensor, judged: tuple[Surrogate, Data, Confidence, float]
+        self,
+        answered: Tensor,
+        lower: Tensor,
+        half: Tensor,
+        judged: tuple[Surrogate, Data, Confidence, float],
     ) -> Tensor | None:
         """A point of a box that is safer than all answered ones (``n x d``), if there is one."""
         surrogate, data, *_ = judged
@@ -403,7 +407,7 @@ class ReadableRun(Run, ABC):
             failed = torch.stack([self._feasibility.keys.point(key) for key in keys])
             fails = failing_places(surrogate, sent(failed, self._domain.like), data.X)
         generator = generator_for(self._config.seed, self._ledger.answer_count)
-        return safest_nearby(answered, self._domain, judged, generator, fails)
+        return safest_nearby(answered, lower, half, self._domain, judged, generator, fails)
 
     def _predicted(
         self, X: Tensor, judged: tuple[Surrogate, Data, Confidence, float]

@@ -95,6 +95,8 @@ def intervals(
 
 def safest_nearby(
     answered: Tensor,
+    lower: Tensor,
+    half: Tensor,
     domain: Domain,
     judged: tuple[Surrogate, Data, Confidence, float],
     generator: torch.Generator,
@@ -103,12 +105,11 @@ def safest_nearby(
     """A point of a box near the best answered ones whose interval ends better than all of theirs.
 
     With noise a learned kernel knows the values between answers as well as those at them. None if
-    climbs of the lower end, from the best answered points (``n x d``) and places around them, find
-    no such point, ``d``, where ``fails`` (``n x d`` to bool ``n``) does not hold.
+    climbs of the lower end find no such point, ``d``, from the best answered points (``n x d``;
+    ``lower`` ends and ``half``-widths of their intervals, ``n``) and places around them, where
+    ``fails`` (``n x d`` to bool ``n``) does not hold.
     """
     surrogate, data, confidence, delta = judged
-    posterior, half, _ = intervals(answered, *judged)
-    lower = posterior.mean - half
     leaders = answered[lower.topk(min(LEADERS, len(lower))).indices]
     starts = torch.cat([leaders, nearby(domain, leaders, AROUND, LOCAL_REACH, generator)])
     inside = None if fails is None else lambda X: ~fails(X)

@@ -126,18 +126,9 @@ class RoundSequence(TrialObserver):
             return True
         seen = len(values), values[0], values[-1], self.active
         if self._seen != seen:
-            self._seen, self._best_is_out = seen, self._best_is_eliminated()
+            out = _best_is_eliminated(self._ledger, self._config.sign, self.active)
+            self._seen, self._best_is_out = seen, out
         return self._best_is_out
-
-    def _best_is_eliminated(self) -> bool:
-        domain, sign = self._config.domain, self._config.sign
-        results = self._ledger.results()
-        for result in sorted(results, key=lambda each: -sign * (each.value or 0.0)):
-            X = sent(result.point.unsqueeze(0), domain.like)
-            # What was attached may lie outside.
-            if isinstance(result, Trial) or bool(domain.contains(X)):
-                return bool(self.active.round_that_eliminated(X) > 0)
-        return False
 
     def is_held(self, current: OpenRound) -> bool:
         """Whether the next design point waits because a trial of it is running."""
@@ -420,3 +411,14 @@ class RoundSequence(TrialObserver):
     def _update_status(self, key: int) -> None:
         if self.open is not None and (self._config.exact or key in self._feasibility.suspects):
             self.open.set_status(key, self._feasibility.status(key))
+
+
+def _best_is_eliminated(ledger: Ledger, sign: float, active: ActiveSet) -> bool:
+    """Whether the best result in the domain, to be maximised up to ``sign``, is not active."""
+    domain = active.domain
+    for result in sorted(ledger.results(), key=lambda each: -sign * (each.value or 0.0)):
+        X = sent(result.point.unsqueeze(0), domain.like)
+        # What was attached may lie outside.
+        if isinstance(result, Trial) or bool(domain.contains(X)):
+            return bool(active.round_that_eliminated(X) > 0)
+    return False
