@@ -24,9 +24,9 @@ contracts in ``pyproject.toml`` enforce this.
 * ``integrations``: Optuna, Ray Tune and Ax. ``engine_run.EngineRun`` keeps an optimizer in step
   with an engine's trials. Also above the optimizers are ``benchmarks`` (its clock and workers are
   simulated by ``simulator.simulate``) and the modules beside this file: ``runner.run`` drives an
-  executor, through ``workers``; ``study``, ``entries`` and ``cli`` serve experiments that are not
-  programs (``entries`` parses what people type); ``plotting``; and ``demo``. Below them is
-  ``acquisition.MaxVariance``, an acquisition function for BoTorch users.
+  executor, through ``workers``; ``study`` and ``cli`` serve experiments that are not programs;
+  ``plotting``; and ``demo``. Below them is ``acquisition.MaxVariance``, an acquisition function for
+  BoTorch users.
 * ``optimizers``: ask and tell.
 
   - A run: ``run.Run`` holds its events and applies them; ``run.Fitting`` is the one surrogate in
@@ -37,7 +37,7 @@ contracts in ``pyproject.toml`` enforce this.
     ``round_sequence.RoundSequence`` (its rounds), ``maximizer.Maximizer`` (where the rule for asks
     outside the design is largest) and ``budget.Budget`` (what these asks may cost).
   - What a run says: ``recommendation.Recommendation`` and ``recommendation.Prediction``;
-    ``recommendation.safest_nearby`` looks for a better point between the answers on a box.
+    ``recommendation.Judgement`` makes them of all answers, and looks between these on a box.
   - Rules: ``rules.Rule`` scores points. It sees a ``rule_model.RuleModel``, into which pending
     points enter as a ``pending.Pending`` says.
   - Other optimizers with the same two calls: ``acquisition_optimizer.AcquisitionOptimizer`` plays a
@@ -47,13 +47,13 @@ contracts in ``pyproject.toml`` enforce this.
   - Stragglers: ``forecasts.Straggler`` and ``forecasts.Forecast`` describe what a round waits for;
     ``early_close`` says when it closes without them.
   - Claims: ``certificate.certify`` bounds the regret so far. ``audit.Audit`` says what is still
-    claimed after everything that happened, under what ``assumptions.assumed`` lists.
+    claimed after everything that happened, under what assumptions, and why not more.
   - Options: ``config.BPEConfig``, with ``exploit.Exploit`` and ``exploit.WithinBudget`` as parts.
 
 * ``elimination``: ``open_round.OpenRound`` has the design points of a round and what became of
   each. ``closing.close_round`` ends it and leaves a ``rounds.RoundRecord``;
-  ``rounds.round_lengths`` gives the paper's q_r and t_r. An ``active_set.ActiveSet`` is either a
-  ``finite_active_set.FiniteActiveSet`` or a ``box_active_set.BoxActiveSet``.
+  ``rounds.round_lengths`` gives the paper's q_r and t_r. An ``active_set.ActiveSet`` is either an
+  ``active_set.FiniteActiveSet`` or a ``box_active_set.BoxActiveSet``.
 * ``confidence``: a ``bounds.Confidence`` turns ``bounds.Evidence`` into a ``bounds.HalfWidth``.
   ``bounds.RKHSConfidence`` is the proved one (Lemma 1, Theorem 1, and nets on boxes).
   ``anytime.Ellipsoids`` gives bounds from all answers, and ``anytime.Ellipsoid`` is a single one
@@ -130,39 +130,20 @@ order in which points of a box are met. A *slot* is the place of a design point 
 surrogate is *learned* or *given*, and works in the units of ``Surrogate.standard``, not in those of
 the values. *Exact* evaluations have no noise.
 
-How to add a rule
+How to add a part
 -----------------
-Check first whether ``rules.BotorchRule`` can play it. If not, write a subclass of ``rules.Rule``,
-best a frozen dataclass, and add its name to ``part_records.py``.
+A rule (if ``rules.BotorchRule`` cannot play it), a confidence bound or a delay law is a subclass of
+``rules.Rule``, ``bounds.Confidence`` or ``delays.DelayLaw``, whose methods and attributes say what
+is expected: best a frozen dataclass with its arguments as attributes of the same names, and its
+name in ``part_records.py``. For an engine, see ``integrations``; for an executor,
+``workers.make_pool``.
 
-- Keep its arguments as attributes of the same names. A rule that is a probability or a logarithm
-  sets ``own_scale``: else ties are judged in units of sigma. One that takes long sets ``costly``.
-  ``check_pending`` refuses ways for pending points to enter that make no sense.
-- It sees a ``RuleModel``: ``mean`` and ``deviation`` at the candidates for ``score``, ``mean_at``
-  and ``deviation_at`` on a box for ``function``, where pending points enter as the optimizer's
-  ``Pending`` says: by default they count in the deviation alone. A margin of improvement is a share
-  of ``model.prior_deviation``, as values have no fixed unit.
-- Improvement rules need ``best_mean``. With a given kernel the first asks come before any answer,
-  where it is None.
-- Tests: a formula in ``tests/optimizers/test_rules.py``, and a case in ``test_every_optimizer.py``.
-- One line in ``benchmarks.methods`` makes it a variant that the benchmark compares.
-
-How to add a confidence bound
------------------------------
-Write a frozen dataclass in ``confidence/bounds.py``, and add its name to ``part_records.py``.
-
-- ``fixed_design`` and ``adaptive`` make a ``HalfWidth`` of ``Evidence``: ``multiplier`` and
-  ``slack`` suffice, and ``words`` describe the interval to whoever reads a recommendation. Answers
-  are averages per point; the spread of single answers is not available.
-- ``assumptions`` are what it claims under. An empty ``missing`` says that it is proved. On a box a
-  claim needs ``holds_on_box = True`` as well, and ``missing_on_box`` returning None.
-- With ``constants`` and an empty ``missing`` it also works in ``exploit.WithinBudget``, which makes
-  its own bounds from all answers out of these two numbers.
-
-How to add a delay law, an engine or an executor
-------------------------------------------------
-A delay law is a subclass of ``delays.DelayLaw``, with its name in ``part_records.py``. For an
-engine, see ``integrations``; for an executor, ``workers.make_pool``.
+- A rule's margin of improvement is a share of ``model.prior_deviation``, as values have no fixed
+  unit. With a given kernel the first asks come before any answer, where ``best_mean`` is None.
+- A confidence bound sees answers averaged per point; the spread of single answers is not available.
+- Tests of a rule: a formula in ``tests/optimizers/test_rules.py``, and a case in
+  ``test_every_optimizer.py``. One line in ``benchmarks.methods`` makes it a variant that the
+  benchmark compares.
 
 Names that users import are listed in ``__init__.pyi`` and in ``tests/test_exports.py``, parts that
 files can hold in ``tests/optimizers/test_part_records.py``.

@@ -28,7 +28,7 @@ from botorch_delay.domains.parameters import Float as Float
 from botorch_delay.domains.parameters import Int as Int
 from botorch_delay.domains.space import Space as Space
 from botorch_delay.elimination.active_set import ActiveSet as ActiveSet
-from botorch_delay.elimination.finite_active_set import FiniteActiveSet as FiniteActiveSet
+from botorch_delay.elimination.active_set import FiniteActiveSet as FiniteActiveSet
 from botorch_delay.elimination.rounds import GeometricRounds as GeometricRounds
 from botorch_delay.elimination.rounds import HorizonRounds as HorizonRounds
 from botorch_delay.elimination.rounds import RoundRecord as RoundRecord
@@ -39,32 +39,34 @@ from botorch_delay.gp.surrogate import Learned as Learned
 from botorch_delay.history.empirical_delay import EmpiricalDelay as EmpiricalDelay
 from botorch_delay.history.trials import Trial as Trial
 from botorch_delay.history.trials import TrialState as TrialState
-from botorch_delay.optimizers import AcquisitionOptimizer as AcquisitionOptimizer
-from botorch_delay.optimizers import BPEDelayOptimizer as BPEDelayOptimizer
-from botorch_delay.optimizers import Forecast as Forecast
-from botorch_delay.optimizers import Optimizer as Optimizer
-from botorch_delay.optimizers import Prediction as Prediction
-from botorch_delay.optimizers import QueuedOptimizer as QueuedOptimizer
-from botorch_delay.optimizers import RandomOptimizer as RandomOptimizer
-from botorch_delay.optimizers import Recommendation as Recommendation
-from botorch_delay.optimizers import Replicates as Replicates
-from botorch_delay.optimizers import Straggler as Straggler
-from botorch_delay.optimizers import ThreDSOptimizer as ThreDSOptimizer
-from botorch_delay.optimizers import editing as editing
-from botorch_delay.optimizers import load as load
+from botorch_delay.optimizers.acquisition_optimizer import (
+    AcquisitionOptimizer as AcquisitionOptimizer,
+)
+from botorch_delay.optimizers.base import Optimizer as Optimizer
+from botorch_delay.optimizers.bpe import BPEDelayOptimizer as BPEDelayOptimizer
 from botorch_delay.optimizers.certificate import Certificate as Certificate
 from botorch_delay.optimizers.certifying import CertifyingUCB as CertifyingUCB
 from botorch_delay.optimizers.exploit import Exploit as Exploit
 from botorch_delay.optimizers.exploit import WithinBudget as WithinBudget
+from botorch_delay.optimizers.forecasts import Forecast as Forecast
+from botorch_delay.optimizers.forecasts import Straggler as Straggler
+from botorch_delay.optimizers.loading import editing as editing
+from botorch_delay.optimizers.loading import load as load
 from botorch_delay.optimizers.pending import Censor as Censor
 from botorch_delay.optimizers.pending import Hallucinate as Hallucinate
 from botorch_delay.optimizers.pending import Ignore as Ignore
 from botorch_delay.optimizers.pending import KrigingBeliever as KrigingBeliever
 from botorch_delay.optimizers.pending import Pending as Pending
+from botorch_delay.optimizers.queued import QueuedOptimizer as QueuedOptimizer
+from botorch_delay.optimizers.random import RandomOptimizer as RandomOptimizer
+from botorch_delay.optimizers.recommendation import Prediction as Prediction
+from botorch_delay.optimizers.recommendation import Recommendation as Recommendation
+from botorch_delay.optimizers.recommendation import Replicates as Replicates
 from botorch_delay.optimizers.rule_model import RuleModel as RuleModel
 from botorch_delay.optimizers.rules import UCB as UCB
 from botorch_delay.optimizers.rules import BotorchRule as BotorchRule
 from botorch_delay.optimizers.rules import Rule as Rule
 from botorch_delay.optimizers.rules import ThompsonSampling as ThompsonSampling
+from botorch_delay.optimizers.threds import ThreDSOptimizer as ThreDSOptimizer
 
 __version__: str

@@ -44,6 +44,8 @@ _COMMANDS = {"mark_failed": "fail", "mark_abandoned": "abandon", "recommend": "s
 
 Command = Callable[[argparse.Namespace], None]
 Output = tuple[object, str]  # what a command tells scripts, ready for JSON, and people
+# Acts on an open study, with ``study.py``, whose imports take longer than --help may.
+Action = Callable[[argparse.Namespace, Any, Any], Output]
 
 INTERRUPTED = 130  # the exit code after Ctrl-C
 
@@ -234,7 +236,7 @@ def _id(text: str) -> int:
 
 
 def _result(text: str) -> float:
-    from botorch_delay.entries import read_number
+    from botorch_delay.study import read_number
 
     try:
         return read_number(text, "the result")
@@ -308,7 +310,7 @@ def _seeds(text: str) -> tuple[int, ...]:
 
 
 def _init(arguments: argparse.Namespace) -> None:
-    from botorch_delay.optimizers import BPEDelayOptimizer
+    from botorch_delay.optimizers.bpe import BPEDelayOptimizer
     from botorch_delay.study import format_space, read_space
 
     if arguments.study.exists():
@@ -326,16 +328,17 @@ def _init(arguments: argparse.Namespace) -> None:
     _print(arguments, made, text)
 
 
-def _on_study(action: Callable[[argparse.Namespace, Any], Output], *, edits: bool) -> Command:
+def _on_study(action: Action, *, edits: bool) -> Command:
     """A command that opens the study, saves it if it ``edits``, and prints what was done."""
 
     @wraps(action)
     def command(arguments: argparse.Namespace) -> None:
-        from botorch_delay.optimizers import editing, load
+        from botorch_delay import study
+        from botorch_delay.optimizers.loading import editing, load
 
         opened = editing(arguments.study) if edits else nullcontext(load(arguments.study))
         with opened as optimizer:
-            told = action(arguments, optimizer)
+            told = action(arguments, optimizer, study)
         _print(arguments, *told)
 
     return command
@@ -345,24 +348,20 @@ _edits, _reads = partial(_on_study, edits=True), partial(_on_study, edits=False)
 
 
 @_edits
-def _ask(arguments: argparse.Namespace, opt: Any) -> Output:
-    from botorch_delay.study import describe_trial, format_trials
-
-    trials = [describe_trial(trial) for trial in opt.ask(arguments.n)]
+def _ask(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:
+    trials = [study.describe_trial(trial) for trial in opt.ask(arguments.n)]
     hint = f"hand in results: botorch-delay tell {arguments.study} ID RESULT"
-    return trials, f"{format_trials(trials, units=opt.domain.columns.units)}\n{hint}"
+    return trials, f"{study.format_trials(trials, units=opt.domain.columns.units)}\n{hint}"
 
 
 def _settling(call: Callable[[argparse.Namespace, Any], None]) -> Command:
     """A command that changes one trial."""
 
     @_edits
-    def action(arguments: argparse.Namespace, opt: Any) -> Output:
-        from botorch_delay.study import describe_trial, format_settled
-
+    def action(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:
         call(arguments, opt)
         trial = opt.trials[arguments.id]
-        return describe_trial(trial), format_settled(opt, trial)
+        return study.describe_trial(trial), study.format_settled(opt, trial)
 
     return action
 
@@ -374,10 +373,8 @@ _correct = _settling(lambda given, opt: opt.correct(given.id, given.value, given
 
 
 @_edits
-def _attach(arguments: argparse.Namespace, opt: Any) -> Output:
-    from botorch_delay.entries import params_of
-
-    settings = params_of(opt.domain, arguments.settings)
+def _attach(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:
+    settings = study.params_of(opt.domain, arguments.settings)
     opt.attach(settings, arguments.value)
     result, count = opt.attached[-1], len(opt.attached)
     told = f"{arguments.value:.12g} at {opt.domain.words(result.x)} ({count} attached in all)"
@@ -385,7 +382,7 @@ def _attach(arguments: argparse.Namespace, opt: Any) -> Output:
 
 
 @_edits
-def _detach(arguments: argparse.Namespace, opt: Any) -> Output:
+def _detach(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:
     opt.detach(arguments.id, arguments.reason)
     count = len(opt.attached)
     text = f"attached result {arguments.id} is taken back ({count} attached in all)"
@@ -393,7 +390,7 @@ def _detach(arguments: argparse.Namespace, opt: Any) -> Output:
 
 
 @_edits
-def _extend(arguments: argparse.Namespace, opt: Any) -> Output:
+def _extend(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:
     opt.extend(arguments.horizon)
     asked = len(opt.trials)
     text = f"{arguments.horizon} trials are planned now, {asked} of them are asked"
@@ -401,15 +398,13 @@ def _extend(arguments: argparse.Namespace, opt: Any) -> Output:
 
 
 @_edits
-def _note(arguments: argparse.Namespace, opt: Any) -> Output:
-    from botorch_delay.study import add_note
-
-    lines = add_note(opt, " ".join(arguments.text))
+def _note(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:
+    lines = study.add_note(opt, " ".join(arguments.text))
     return lines, f"noted ({len(lines)} in all); show repeats it"
 
 
 @_edits
-def _finish(arguments: argparse.Namespace, opt: Any) -> Output:
+def _finish(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:
     opt.finish()
     asked, running = len(opt.trials), len(opt.pending)
     text = (
@@ -420,10 +415,8 @@ def _finish(arguments: argparse.Namespace, opt: Any) -> Output:
 
 
 @_edits
-def _import(arguments: argparse.Namespace, opt: Any) -> Output:
-    from botorch_delay.entries import import_results
-
-    new, known = import_results(opt, arguments.table)
+def _import(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:
+    new, known = study.import_results(opt, arguments.table)
     text = f"{new} results attached"
     if known:
         text += f"; {known} others were left out: the study has them already"
@@ -431,23 +424,19 @@ def _import(arguments: argparse.Namespace, opt: Any) -> Output:
 
 
 @_reads
-def _show(arguments: argparse.Namespace, opt: Any) -> Output:
-    from botorch_delay.study import describe_study, format_study
-
-    study = describe_study(opt)
-    return study, format_study(study)
+def _show(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:
+    described = study.describe_study(opt)
+    return described, study.format_study(described)
 
 
 @_reads
-def _export(arguments: argparse.Namespace, opt: Any) -> Output:
-    from botorch_delay.entries import write_results
-
-    count = write_results(opt, arguments.table)
+def _export(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:
+    count = study.write_results(opt, arguments.table)
     return {"rows": count}, f"{arguments.table}: {count} trials and attached results"
 
 
 @_reads
-def _plot(arguments: argparse.Namespace, opt: Any) -> Output:
+def _plot(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:
     from botorch_delay.plotting import plot_summary
     from botorch_delay.plotting.axes import check_picture, pyplot
 

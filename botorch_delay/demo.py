@@ -21,17 +21,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from botorch_delay import validation
-from botorch_delay.benchmarks.clocks import DELAYS
+from botorch_delay.benchmarks.bench import bootstrap
 from botorch_delay.benchmarks.methods import METHODS, Method
 from botorch_delay.benchmarks.peers import OptunaSampler
 from botorch_delay.benchmarks.problems import Point, Problem
-from botorch_delay.benchmarks.results import bootstrap
-from botorch_delay.benchmarks.runs import simulate_cell
-from botorch_delay.benchmarks.simulator import Recommended
+from botorch_delay.benchmarks.simulator import DELAYS, Recommended
+from botorch_delay.benchmarks.suites import simulate_cell
 from botorch_delay.domains.parameters import Float
 from botorch_delay.domains.space import Space
 from botorch_delay.exceptions import StorageError
-from botorch_delay.optimizers import BPEDelayOptimizer, RandomOptimizer
+from botorch_delay.optimizers.bpe import BPEDelayOptimizer
+from botorch_delay.optimizers.random import RandomOptimizer
 from botorch_delay.plotting import plot_best, plot_parallel, plot_timeline
 from botorch_delay.plotting.axes import check_picture
 from botorch_delay.runner import RunReport, run
@@ -78,7 +78,7 @@ class DemoResult:
     optimizer: BPEDelayOptimizer
 
     def __str__(self) -> str:
-        report, trials = self.report, len(self.optimizer.trials)
+        trials = len(self.optimizer.trials)
         lines = [
             "",
             "recommended",
@@ -89,15 +89,9 @@ class DemoResult:
         ]
         if self.loss >= self.rival:
             lines.append("The recommendation does not beat random search here.")
-        if report.resumed:
-            lines.append(f"resumed       {report.resumed} trials were in the store already")
-        if report.evaluations:
-            lines += [
-                f"answers       {len(report.evaluations)}, of which {report.out_of_order} came out "
-                "of order",
-                f"workers       busy {report.utilization:.0%} of the time",
-            ]
-        return "\n".join(lines)
+        if self.report.evaluations:
+            return "\n".join([*lines, "", str(self.report)])
+        return "\n".join([*lines, f"all {trials} trials were in the store already"])
 
 
 def demo_space() -> Space:

@@ -124,26 +124,23 @@ def run(
     signature takes all of them by name, else as one dict; without one, a CPU tensor of shape ``d``.
     It returns a finite number; anything else, or an exception, makes a failed trial. Failures
     before the first success are not told, as the objective may be wrong: if the run ends first,
-    they are abandoned, and a later call may ask their points again. Several optimizers can share
-    one executor: call this in a thread for each.
+    they are abandoned, and may be asked again. Optimizers share an executor from a thread each.
 
     Args:
         optimizer: whose points are asked.
         objective: called in the workers; for processes it must be picklable.
         executor: a ``concurrent.futures.Executor`` (for Dask ``client.get_executor()``) or a
             ``pebble.ProcessPool``. A ``ProcessPoolExecutor`` that breaks is replaced until the end;
-            only the trial whose process died (but not by SIGTERM) has failed, the others are
-            evaluated again.
+            only trials whose process died (but not by SIGTERM) failed, others are evaluated again.
         n_trials: the total, trials already asked included; a shorter horizon is extended to it.
         max_in_flight: how many trials run at once.
         store: a file in which every ask and answer is committed, and from which the run resumes if
             it exists; trials that were running then are abandoned.
-        timeout: seconds that an evaluation may run until its worker is killed and the trial failed;
-            needs a ``pebble.ProcessPool``. If durations depend on values it voids the guarantee.
+        timeout: seconds until the worker of an evaluation is killed and its trial failed; needs a
+            ``pebble.ProcessPool``. If durations depend on values it voids the guarantee.
         max_failures: how many failures without any success end the run; None for no limit.
         on_result: called with the optimizer and each settled trial; True stops further asks. If it
-            raises, it is not called again, nothing more is asked, and the error is raised once what
-            is in flight is told.
+            raises, nothing more is asked, and the error is raised once what is in flight is told.
         progress: whether to show a progress bar.
         until_gap: stop asking once ``certificate.gap``, in units of the values, is at most this,
             also when the trials in flight are settled; a heuristic with a learned kernel.
@@ -158,8 +155,8 @@ def run(
     """
     pool = make_pool(executor, timeout)
     try:
-        limits = n_trials, max_in_flight, max_failures
-        loop = _Loop(optimizer, objective, pool, *limits, store, on_result, until_gap)
+        limits = n_trials, max_in_flight, max_failures, until_gap
+        loop = _Loop(optimizer, objective, pool, *limits, store, on_result)
         with _turn:
             loop.resume()
         bar = tqdm(total=n_trials, unit="trial", disable=not progress)
@@ -203,9 +200,9 @@ class _Loop:
     n_trials: int
     max_in_flight: int
     max_failures: int | None
+    until_gap: float | None
     store: str | os.PathLike[str] | None
     on_result: OnResult | None
-    until_gap: float | None
     report: RunReport = field(default_factory=RunReport)
     interrupted: threading.Event = field(default_factory=threading.Event)
     in_flight: dict[Future[Evaluation], Trial] = field(default_factory=dict)
@@ -261,9 +258,9 @@ class _Loop:
         if optimizer.horizon is not None and self.n_trials > optimizer.horizon:
             logger.info("horizon extended from %d to %d", optimizer.horizon, self.n_trials)
             optimizer.extend(self.n_trials)
-        self.succeeded = any(trial.value is not None for trial in optimizer.trials)
         self.report.resumed = asked = len(optimizer.trials)
         answered = sum(trial.value is not None for trial in optimizer.trials)
+        self.succeeded = answered > 0
         if answered < self.n_trials <= asked:
             logger.warning(
                 "nothing is evaluated: %d trials have been asked before, %d of them with an "
@@ -367,10 +364,11 @@ class _Loop:
             self.report.evaluations.append(evaluation)
             self._tell(trial, evaluation)
 
-    def _collect_answers(self) -> None:
-        """Tell the answers that have come meanwhile."""
+    def _collect_answers(self, *, failures: bool = False) -> None:
+        """Tell the answers that have come meanwhile, or also the failures."""
         for future in list(self.in_flight):
-            if _returned(future) and future.result().value is not None:
+            returned = future.done() and not future.cancelled() and future.exception() is None
+            if returned and (failures or future.result().value is not None):
                 self._collect(future)
 
     def _tell(self, trial: Trial, evaluation: Evaluation) -> None:
@@ -390,9 +388,7 @@ class _Loop:
 
     def _repair(self, message: str) -> None:
         """Replace a broken pool; trials that broke it have failed, others are evaluated again."""
-        for future in list(self.in_flight):
-            if _returned(future):
-                self._collect(future)
+        self._collect_answers(failures=True)
         broke = self.pool.broken_by(list(self.in_flight.values()))
         beside = ", of this trial or of another" if broke is None else ""
         for future, trial in list(self.in_flight.items()):
@@ -483,7 +479,3 @@ class _Loop:
     def _commit(self) -> None:
         if self.store is not None:
             self.optimizer.save(self.store)
-
-
-def _returned(future: Future[Evaluation]) -> bool:
-    return future.done() and not future.cancelled() and future.exception() is None

@@ -116,15 +116,7 @@ def _in_range(value: Any, name: str, holds: Callable[[float], bool], must: str) 
 
 def matrix(value: Any, name: str, *, empty: bool = False) -> Tensor:
     """``value`` as a detached, finite, floating ``n x d`` tensor."""
-    if not isinstance(value, Tensor):
-        raise InputTypeError(
-            f"{name} must be a torch.Tensor, got {type(value).__name__}; make one with "
-            f"torch.as_tensor({name}, dtype=torch.double)."
-        )
-    if not value.is_floating_point():
-        raise InputTypeError(
-            f"{name} must be a floating tensor, got dtype {value.dtype}; convert it with .double()."
-        )
+    _check_tensor(value, name)
     if value.dtype not in (torch.float32, torch.float64):
         raise InputTypeError(
             f"{name} must be in double or single precision, got dtype {value.dtype}; convert it "
@@ -163,14 +155,10 @@ def answer(value: Any, like: Tensor) -> float:
     """``value`` as a finite float that can be computed with in the dtype of ``like``."""
     try:
         number = real(value, "y")
-    except InputTypeError as error:
-        raise InputTypeError(
-            f"{error} Pass one number, such as float(value); if an evaluation gave none, call "
-            "mark_failed(trial)."
-        ) from None
     except InputError as error:
-        raise InputError(
-            f"{error} Call mark_failed(trial) if an evaluation gave no usable value."
+        raise type(error)(
+            f"{error} Pass one number, such as float(value), or call mark_failed(trial) if an "
+            "evaluation gave no usable value."
         ) from None
     if abs(number) > largest_value(like):
         raise InputError(
@@ -182,10 +170,8 @@ def answer(value: Any, like: Tensor) -> float:
 
 def column(value: Any, name: str, like: Tensor) -> Tensor:
     """``value`` as a finite tensor of shape ``n`` that matches the rows of ``like``."""
-    if not isinstance(value, Tensor) or not value.is_floating_point():
-        got = f"dtype {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
-        raise InputTypeError(f"{name} must be a floating torch.Tensor, got {got}.")
-    _same_type(value, name, like)
+    _check_tensor(value, name)
+    _check_same_type(value, name, like)
     n = like.shape[0]
     if value.shape not in ((n,), (n, 1)):
         raise InputError(f"{name} must have shape {n} or {n} x 1, got {tuple(value.shape)}.")
@@ -196,14 +182,22 @@ def column(value: Any, name: str, like: Tensor) -> Tensor:
 
 def matches(value: Tensor, name: str, like: Tensor) -> None:
     """``value`` has the dtype, the device and the last dimension of ``like``."""
-    _same_type(value, name, like)
+    _check_same_type(value, name, like)
     if value.shape[-1] != like.shape[-1]:
         raise InputError(
             f"{name} must have {like.shape[-1]} columns, got shape {tuple(value.shape)}."
         )
 
 
-def _same_type(value: Tensor, name: str, like: Tensor) -> None:
+def _check_tensor(value: Any, name: str) -> None:
+    if not isinstance(value, Tensor):
+        raise InputTypeError(
+            f"{name} must be a torch.Tensor, got {type(value).__name__}; make one with "
+            f"torch.as_tensor({name}, dtype=torch.double)."
+        )
+
+
+def _check_same_type(value: Tensor, name: str, like: Tensor) -> None:
     if value.dtype != like.dtype or value.device != like.device:
         raise InputTypeError(
             f"{name} must have the dtype and device of the points it goes with "

@@ -315,20 +315,15 @@ def _calls(raised: BaseException) -> str:
     return "".join(lines).encode("utf-8", "backslashreplace").decode()
 
 
-class _SpawnedPool(ProcessPoolExecutor):
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Workers start here, and inherit that Ctrl-C is blocked while they import."""
-        with _interrupts_blocked():
-            return super().submit(fn, *args, **kwargs)
-
-
 @contextmanager
 def spawned_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     """Worker processes that leave Ctrl-C to their parent and use one thread each."""
-    pool = _SpawnedPool(
-        workers, mp_context=multiprocessing.get_context("spawn"), initializer=_start_worker
-    )
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker)
     try:
+        with _interrupts_blocked():  # which workers inherit that start here, while they import
+            for _ in range(workers):
+                pool.submit(int)
         yield pool
     finally:
         pool.shutdown(cancel_futures=True)

@@ -12,10 +12,9 @@ from forked import forked
 
 import botorch_delay as bd
 from botorch_delay import cli
-from botorch_delay.entries import import_results, write_results
 from botorch_delay.exceptions import InputError, OutsideWarning
 from botorch_delay.history import sqlite
-from botorch_delay.study import read_space
+from botorch_delay.study import import_results, read_space, write_results
 
 GRID = """
 [parameters.temperature]

@@ -4,10 +4,10 @@
 (``DELAYS``, a clock). ``bench.bench`` and ``paper.reproduce`` play whole suites of such runs, kept
 in a folder, and report on them.
 
-For maintainers, from the bottom up: ``problems`` (types), ``trainings`` (real losses), ``clocks``,
-``functions`` (problems by name), ``simulator``, ``peers`` (optimizers of other libraries; those
-that need an environment of their own run in ``peer_server``), ``methods``, ``suites``, ``runs``
-(the folder), ``results`` (tables and intervals); ``bench`` and ``paper``.
+For maintainers, from the bottom up: ``problems`` (types), ``trainings`` (real losses),
+``functions`` (problems by name), ``simulator`` (and its clocks), ``peers`` (optimizers of other
+libraries; those that need an environment of their own run in ``peer_server``), ``methods``,
+``suites`` (and the folder of their runs), ``bench`` (tables and intervals) and ``paper``.
 
 * To add a problem: in ``functions`` a function of the seed that returns a ``FiniteProblem`` or a
   ``BoxProblem``, and a line in ``PROBLEMS`` (for a test function of BoTorch's, a line in
@@ -18,11 +18,10 @@ that need an environment of their own run in ``peer_server``), ``methods``, ``su
 * To add a delay, or a number of workers: a line in ``DELAYS``.
 """
 
-from botorch_delay.benchmarks.clocks import DELAYS, Clock
 from botorch_delay.benchmarks.functions import PROBLEMS, paper_problem
 from botorch_delay.benchmarks.methods import METHODS, Method
 from botorch_delay.benchmarks.problems import BoxProblem, FiniteProblem, Problem
-from botorch_delay.benchmarks.simulator import Sampler, SimulationResult, simulate
+from botorch_delay.benchmarks.simulator import DELAYS, Clock, Sampler, SimulationResult, simulate
 
 __all__ = [
     "DELAYS",

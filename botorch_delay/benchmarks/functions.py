@@ -35,7 +35,9 @@ MakeProblem = Callable[[int], Problem]  # from the seed of a run
 
 SIDE = 30  # points of the grid along each column
 LENGTHSCALE = 0.15
+PAPER_NOISE = 0.02  # standard deviation
 NOISE_SHARE = 0.05  # of test functions: standard deviation of the noise over that of the values
+KINDS = {"box": NOISE_SHARE, "exact": 0.0}  # of boxes by the last word of their names
 JITTER = 1e-9  # on the diagonal of a covariance before its Cholesky decomposition
 
 KERNELS: dict[str, Callable[[], Kernel]] = {
@@ -94,34 +96,19 @@ COCO_INSTANCES = 15  # of mixed-integer functions
 TABLES = {
     "hpobench": (
         "HPOBench",
-        (
-            *("australian", "blood_transfusion", "car", "credit_g"),
-            *("kc1", "phoneme", "segment", "vehicle"),
-        ),
+        "australian blood_transfusion car credit_g kc1 phoneme segment vehicle",
     ),
     "hpolib": (
         "HPOLib",
-        (
-            *("naval_propulsion", "parkinsons_telemonitoring"),
-            *("protein_structure", "slice_localization"),
-        ),
+        "naval_propulsion parkinsons_telemonitoring protein_structure slice_localization",
     ),
-    "nasbench201": ("NASBench201", ("cifar10", "cifar100", "imagenet")),
+    "nasbench201": ("NASBench201", "cifar10 cifar100 imagenet"),
 }
 # Columns of these tables that are on a logarithmic scale.
-_LOGARITHMIC = (
-    *("alpha", "batch_size", "learning_rate_init", "width"),
-    *("init_lr", "n_units_1", "n_units_2"),
-)
+_LOGARITHMIC = "alpha batch_size learning_rate_init width init_lr n_units_1 n_units_2"
 
 
-def paper_problem(
-    lengthscale: float = 0.8,
-    seed: int = 0,
-    *,
-    side: int = 50,
-    noise_std: float = 0.02,
-) -> FiniteProblem:
+def paper_problem(lengthscale: float = 0.8, seed: int = 0, *, side: int = 50) -> FiniteProblem:
     """The paper's recipe for f1 (lengthscale 0.8) and f2 (lengthscale 1.0), section 6.
 
     A Gaussian process with a squared exponential kernel is drawn on a 5 x 5 grid over
@@ -132,7 +119,6 @@ def paper_problem(
         lengthscale: of the kernel.
         seed: of the draw.
         side: points per axis of the action set, at least 2.
-        noise_std: standard deviation of the noise.
     """
     lengthscale = validation.positive(lengthscale, "lengthscale")
     side = validation.whole(side, "side", 2)
@@ -144,9 +130,8 @@ def paper_problem(
     # The draw is v = L u; its interpolant k(x, Z) K^-1 v = k(x, Z) L^-T u has norm ||u||.
     weights = torch.linalg.solve_triangular(factor.mT, normal, upper=True)
     values = (covariance(covar_module, points, knots) @ weights).squeeze(-1)
-    return FiniteProblem(
-        points, values, noise_std, covar_module=covar_module, norm=normal.norm().item()
-    )
+    norm = normal.norm().item()
+    return FiniteProblem(points, values, PAPER_NOISE, covar_module=covar_module, norm=norm)
 
 
 def gp_draw(
@@ -245,7 +230,7 @@ def tuning_table(family: str, dataset: str, seed: int = 0) -> TableProblem:
     domain = FiniteDomain(
         torch.cartesian_prod(*[torch.tensor(column, dtype=torch.double) for column in columns]),
         names=list(choices),
-        log_dims=[i for i, name in enumerate(choices) if name in _LOGARITHMIC],
+        log_dims=[i for i, name in enumerate(choices) if name in _LOGARITHMIC.split()],
         cat_dims=[i for i, name in enumerate(choices) if name in categories],
     )
     # The package's public call gives one draw of one arm. The last column varies fastest, as in
@@ -298,18 +283,18 @@ PROBLEMS: dict[str, MakeProblem] = {
         f"{name}-{kind}": partial(make, name, noise_share=share)
         for names, make in ((TEST_FUNCTIONS, function_on_box), (TRAININGS, training_on_box))
         for name in names
-        for kind, share in (("box", NOISE_SHARE), ("exact", 0.0))
+        for kind, share in KINDS.items()
     },
     **{
         f"{family}-{name}-{kind}": partial(make, number, noise_share=share)
         for family, make in (("bbob", coco_function), ("mixint", coco_mixed_integer))
         for name, number in COCO.items()
-        for kind, share in (("box", NOISE_SHARE), ("exact", 0.0))
+        for kind, share in KINDS.items()
     },
     **{
         f"{family}-{dataset}": partial(tuning_table, family, dataset)
         for family, (_, datasets) in TABLES.items()
-        for dataset in datasets
+        for dataset in datasets.split()
     },
 }
 
@@ -317,12 +302,12 @@ PROBLEMS: dict[str, MakeProblem] = {
 # used to choose one leaves the list; what is not listed is for development. Draws of Gaussian
 # processes are split by seed: defaults are chosen on 1000 to 1999, suites report on 0 to 999.
 TESTING_BOXES = tuple(
-    name
-    for start in (
+    f"{name}-{kind}"
+    for name in (
         *("michalewicz5", "beale2", "dixon-price5", "powell4", "shekel4", "styblinski-tang5"),
         *("kernel-ridge", "svr", "sgd-regression"),
     )
-    for name in (f"{start}-exact", f"{start}-box")
+    for kind in ("exact", "box")
 )
 TESTING_COCO = tuple(name for name in PROBLEMS if name.startswith(("bbob-", "mixint-")))
 TESTING_TABLES = (

@@ -7,26 +7,22 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
+import torch
+from botorch.acquisition.acquisition import AcquisitionFunction
 from botorch.acquisition.analytic import LogExpectedImprovement
 from botorch.acquisition.logei import qLogExpectedImprovement, qLogNoisyExpectedImprovement
+from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.benchmarks.clocks import Clock
 from botorch_delay.benchmarks.peers import BotorchLoop, OptunaSampler, ServedSampler, python_of
 from botorch_delay.benchmarks.problems import Problem
-from botorch_delay.benchmarks.screening import screened_qlogei, screened_qlognei
-from botorch_delay.benchmarks.simulator import Sampler
+from botorch_delay.benchmarks.simulator import Clock, Sampler
 from botorch_delay.confidence.bounds import FixedBeta, RKHSConfidence
 from botorch_delay.delays import DelayLaw, NoDelay, SubExponentialDelay
-from botorch_delay.domains.finite import FiniteDomain
-from botorch_delay.optimizers import (
-    AcquisitionOptimizer,
-    BPEDelayOptimizer,
-    Optimizer,
-    QueuedOptimizer,
-    RandomOptimizer,
-    ThreDSOptimizer,
-)
+from botorch_delay.gp.delayed_gp import DelayedGP
+from botorch_delay.optimizers.acquisition_optimizer import AcquisitionOptimizer
+from botorch_delay.optimizers.base import Optimizer
+from botorch_delay.optimizers.bpe import BPEDelayOptimizer
 from botorch_delay.optimizers.exploit import Exploit, WithinBudget
 from botorch_delay.optimizers.pending import (
     Censor,
@@ -35,12 +31,16 @@ from botorch_delay.optimizers.pending import (
     KrigingBeliever,
     Pending,
 )
+from botorch_delay.optimizers.queued import QueuedOptimizer
+from botorch_delay.optimizers.random import RandomOptimizer
 from botorch_delay.optimizers.rules import UCB, BotorchRule, ThompsonSampling
+from botorch_delay.optimizers.threds import ThreDSOptimizer
 
 BETA = 6.0
 XI, B = 9.0, 1.0  # of the paper's delay bound
 # On larger sets Monte Carlo acquisition functions are screened by LogEI first.
 MAX_UNSCREENED = 5000
+SHARE = 1 / 32  # that they keep
 
 Need = Literal["kernel", "norm", "law", "set"]
 MakeSampler = Callable[[Problem, Clock, int, int], Sampler]
@@ -83,93 +83,109 @@ class Method:
         return all(has[need] for need in self.needs)
 
 
-def bpe_delay(problem: Problem, clock: Clock, steps: int, seed: int, **options: Any) -> Optimizer:
-    """The constructor's defaults but for some options."""
-    return BPEDelayOptimizer(problem.domain, steps, **problem.model_options, seed=seed, **options)
-
-
-def guaranteed(problem: Problem, clock: Clock, steps: int, seed: int, **options: Any) -> Optimizer:
-    """With valid bounds, told the norm of f."""
-    assert problem.norm is not None
-    bounds = RKHSConfidence(norm_bound=problem.norm, noise_std=problem.noise_std)
-    return bpe_delay(problem, clock, steps, seed, confidence=bounds, **options)
-
-
-def published(
-    problem: Problem, clock: Clock, steps: int, seed: int, *, law: DelayLaw | None = None
-) -> Optimizer:
-    """Algorithm 1 as printed, told ``law`` or that of the clock."""
-    assert isinstance(problem.domain, FiniteDomain)
-    return BPEDelayOptimizer.as_published(
-        problem.domain,
-        steps,
-        **problem.model_options,
-        confidence=FixedBeta(BETA),
-        delay=law or clock.law or NoDelay(),
-        seed=seed,
-    )
-
-
-def as_in_paper(
-    problem: Problem, clock: Clock, steps: int, seed: int, *, paper_min: bool
-) -> Optimizer:
-    """Algorithm 1 told the delay bound of section 6: xi = 9 and b = 1."""
-    assert clock.law is not None
-    mean = clock.law.mean
-    law = SubExponentialDelay(mean, XI, B, paper_min=paper_min) if mean else NoDelay()
-    return published(problem, clock, steps, seed, law=law)
-
-
-def index_method(
+def made(
+    make: Callable[..., Optimizer],
     problem: Problem,
     clock: Clock,
     steps: int,
     seed: int,
-    *,
+    **options: Any,
+) -> Optimizer:
+    """An optimizer of this library, told kernel and noise if the problem has a known kernel.
+
+    The others below take clock, number of asks and seed as the ``setting``.
+    """
+    return make(problem.domain, horizon=steps, seed=seed, **problem.model_options | options)
+
+
+bpe_delay = partial(made, BPEDelayOptimizer)
+random_search = partial(made, RandomOptimizer)
+
+
+def guaranteed(problem: Problem, *setting: Any, **options: Any) -> Optimizer:
+    """With valid bounds, told the norm of f."""
+    assert problem.norm is not None
+    bounds = RKHSConfidence(norm_bound=problem.norm, noise_std=problem.noise_std)
+    return bpe_delay(problem, *setting, confidence=bounds, **options)
+
+
+def published(
+    problem: Problem, clock: Clock, *setting: Any, law: DelayLaw | None = None
+) -> Optimizer:
+    """Algorithm 1 as printed, told ``law`` or that of the clock."""
+    told = law or clock.law or NoDelay()
+    make = partial(BPEDelayOptimizer.as_published, confidence=FixedBeta(BETA), delay=told)
+    return made(make, problem, clock, *setting)
+
+
+def as_in_paper(problem: Problem, clock: Clock, *setting: Any, paper_min: bool) -> Optimizer:
+    """Algorithm 1 told the delay bound of section 6: xi = 9 and b = 1."""
+    assert clock.law is not None
+    mean = clock.law.mean
+    law = SubExponentialDelay(mean, XI, B, paper_min=paper_min) if mean else NoDelay()
+    return published(problem, clock, *setting, law=law)
+
+
+def index_method(
+    problem: Problem,
+    *setting: Any,
     rule: Any,
     pending: Pending | None = None,
     screened: Any = None,
-    learned: bool = False,
+    **options: Any,
 ) -> Optimizer:
     """A rule with a treatment of pending points, by default as the worst value of f.
 
-    ``screened`` replaces the rule on large sets; ``learned`` learns the kernel even if it is known.
+    ``screened`` replaces the rule on large sets.
     """
-    domain = problem.domain
-    if screened and (domain.count or 0) > MAX_UNSCREENED:
+    if screened and (problem.domain.count or 0) > MAX_UNSCREENED:
         rule = screened
-    return AcquisitionOptimizer(
-        domain,
-        horizon=steps,
-        **({} if learned else problem.model_options),
-        rule=rule,
-        pending=Censor(problem.lowest) if pending is None else pending,
-        seed=seed,
-    )
+    pending = Censor(problem.lowest) if pending is None else pending
+    options |= {"rule": rule, "pending": pending}
+    return made(AcquisitionOptimizer, problem, *setting, **options)
 
 
-def gp_threds(problem: Problem, clock: Clock, steps: int, seed: int) -> Optimizer:
+class Screened(AcquisitionFunction):
+    """A costly function on the 1/32 of each block of points with the largest LogEI.
+
+    Elsewhere it is minus infinity. LogEI is that of the fantasy model, over the best answer.
+    """
+
+    def __init__(self, model: DelayedGP, costly: AcquisitionFunction) -> None:
+        super().__init__(model=model)
+        self.costly = costly
+        self.cheap = LogExpectedImprovement(model.fantasy_model(), best_f=model.train_targets.max())
+
+    def forward(self, X: Tensor) -> Tensor:
+        """``b x 1 x d`` to ``b``."""
+        kept = self.cheap(X).topk(max(int(SHARE * len(X)), 1)).indices
+        scores = X.new_full((len(X),), -torch.inf)
+        scores[kept] = self.costly(X[kept])
+        return scores
+
+
+def screened_qlognei(model: DelayedGP, X_pending: Tensor | None = None) -> AcquisitionFunction:
+    """QLogNEI after a screening."""
+    costly = qLogNoisyExpectedImprovement(model, model.train_inputs[0], X_pending=X_pending)
+    return Screened(model, costly)
+
+
+def screened_qlogei(model: DelayedGP, X_pending: Tensor | None = None) -> AcquisitionFunction:
+    """QLogEI after a screening."""
+    best = model.train_targets.max()
+    return Screened(model, qLogExpectedImprovement(model, best, X_pending=X_pending))
+
+
+def gp_threds(problem: Problem, *setting: Any) -> Optimizer:
     """GP-ThreDS, told the range of f."""
-    return ThreDSOptimizer(
-        problem.domain,
-        horizon=steps,
-        **problem.model_options,
-        confidence=FixedBeta(BETA),
-        interval=(problem.lowest, problem.highest),
-        seed=seed,
-    )
+    interval = problem.lowest, problem.highest
+    bounds = FixedBeta(BETA)
+    return made(ThreDSOptimizer, problem, *setting, confidence=bounds, interval=interval)
 
 
-def queued_gp_ucb(problem: Problem, clock: Clock, steps: int, seed: int) -> Optimizer:
+def queued_gp_ucb(*setting: Any) -> Optimizer:
     """GP-UCB behind a queue for every arm."""
-    return QueuedOptimizer(
-        index_method(problem, clock, steps, seed, rule=UCB(BETA), pending=Ignore())
-    )
-
-
-def random_search(problem: Problem, clock: Clock, steps: int, seed: int) -> Optimizer:
-    """Random search, with the model's recommendation."""
-    return RandomOptimizer(problem.domain, horizon=steps, **problem.model_options, seed=seed)
+    return QueuedOptimizer(index_method(*setting, rule=UCB(BETA), pending=Ignore()))
 
 
 _UCB = partial(index_method, rule=UCB(BETA))
@@ -215,7 +231,8 @@ METHODS: dict[str, Method] = {
     "gp-bts": Method(partial(_TS, pending=Hallucinate()), "GP-BTS"),
     "qlognei": Method(_QLOGNEI, "qLogNEI with pending points, our model"),
     "qlognei-learned": Method(
-        partial(_QLOGNEI, learned=True), "qLogNEI with pending points, kernel learned"
+        partial(_QLOGNEI, covar_module=None, noise_var=None),
+        "qLogNEI with pending points, kernel learned",
     ),
     "qlogei": Method(_QLOGEI, "qLogEI with pending points, our model"),
     "logei": Method(_LOGEI, "LogEI on what has arrived, our model"),

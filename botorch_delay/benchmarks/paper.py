@@ -11,12 +11,11 @@ import numpy as np
 from scipy.special import stdtrit
 
 from botorch_delay import validation
+from botorch_delay.benchmarks.bench import LEVEL, Array, Estimate, markdown_table, read_results
 from botorch_delay.benchmarks.functions import PROBLEMS
 from botorch_delay.benchmarks.methods import BETA, XI, B
 from botorch_delay.benchmarks.problems import FiniteProblem
-from botorch_delay.benchmarks.results import LEVEL, Array, Estimate, markdown_table, read_results
-from botorch_delay.benchmarks.runs import read_run, run_file, run_suite
-from botorch_delay.benchmarks.suites import PAPER, Cell, Suite
+from botorch_delay.benchmarks.suites import PAPER, Cell, Suite, read_run, run_file, run_suite
 from botorch_delay.exceptions import RunError
 
 __all__ = ["Reproduction", "Verdict", "reproduce"]

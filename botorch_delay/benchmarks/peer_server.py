@@ -9,6 +9,7 @@ end, whether to search its logarithm, and "category" or "integer" if it counts v
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
@@ -55,13 +56,8 @@ class Smac(Peer):
             else:
                 space.add(Float(name, (low, high), log=log))
         self.folder = tempfile.TemporaryDirectory()
-        scenario = smac.Scenario(
-            space,
-            deterministic=exact,
-            n_trials=steps,
-            seed=seed,
-            output_directory=self.folder.name,
-        )
+        options = {"deterministic": exact, "n_trials": steps, "seed": seed}
+        scenario = smac.Scenario(space, output_directory=self.folder.name, **options)
         facade = getattr(smac, self.facade)
         self.optimizer = facade(scenario, _never_called, overwrite=True, logging_level=False)
         self.trials: list[Any] = []
@@ -92,14 +88,13 @@ class Hebo(Peer):
         space: list[dict[str, Any]] = []
         for name, (low, high, log, levels) in parameters.items():
             if levels == "category":
-                space.append(
-                    {"name": name, "type": "cat", "categories": list(range(int(high) + 1))}
-                )
-            else:
-                kind = "int" if levels else "pow" if log else "num"
-                space.append({"name": name, "type": kind, "lb": low, "ub": high})
-                if log:
-                    space[-1]["base"] = 10
+                counts = list(range(int(high) + 1))
+                space.append({"name": name, "type": "cat", "categories": counts})
+                continue
+            kind = "int" if levels else "pow" if log else "num"
+            space.append({"name": name, "type": kind, "lb": low, "ub": high})
+            if log:
+                space[-1]["base"] = 10
         self.optimizer = HEBO(DesignSpace().parse(space), scramble_seed=seed)
         self.trials: list[Any] = []
 
@@ -210,29 +205,20 @@ def _seed(seed: int) -> None:
         torch.manual_seed(seed)
 
 
-class Server:
-    """Runs by number, each of a peer."""
-
-    def __init__(self) -> None:
-        self.runs: dict[int, Peer] = {}
-        self.seeds: dict[int, int] = {}
-
-    def open(self, run: int, peer: str, seed: int, **options: Any) -> None:
-        _seed(seed)
-        self.runs[run] = PEERS[peer](seed=seed, **options)
-        self.seeds[run] = seed
-
-    def suggest(self, run: int) -> Values:
-        self.seeds[run] += 1
-        _seed(self.seeds[run])
-        return self.runs[run].suggest()
-
-    def report(self, run: int, number: int, y: float) -> None:
-        self.runs[run].report(number, y)
-
-    def close(self, run: int) -> None:
-        self.runs.pop(run, None)
-        self.seeds.pop(run, None)
+def _answer(runs: dict[int, Any], run: int, call: str, arguments: dict[str, Any]) -> Any:
+    """The answer of the peer of a run; ``runs`` has it with the seeds of its next suggestions."""
+    if call == "open":
+        peer, seeds = PEERS[arguments.pop("peer")], itertools.count(arguments["seed"])
+        _seed(next(seeds))
+        runs[run] = peer(**arguments), seeds
+    elif call == "close":
+        runs.pop(run, None)
+    else:
+        peer, seeds = runs[run]
+        if call == "suggest":
+            _seed(next(seeds))
+        return getattr(peer, call)(**arguments)
+    return None
 
 
 def serve() -> None:
@@ -241,12 +227,11 @@ def serve() -> None:
     os.dup2(2, 1)
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
-    server = Server()
+    runs: dict[int, Any] = {}
     for line in sys.stdin:
         request = json.loads(line)
         try:
-            call = getattr(server, request["call"])
-            answer = {"answer": call(request["run"], **request["arguments"])}
+            answer = {"answer": _answer(runs, **request)}
         except Exception:
             answer = {"error": traceback.format_exc()}
         answers.write(json.dumps(answer, default=lambda number: number.item()) + "\n")  # of NumPy

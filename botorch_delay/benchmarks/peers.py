@@ -35,8 +35,8 @@ from torch import Tensor
 from torch.quasirandom import SobolEngine
 
 from botorch_delay import validation
-from botorch_delay.benchmarks.clocks import Clock
 from botorch_delay.benchmarks.problems import Point, Problem
+from botorch_delay.benchmarks.simulator import Clock
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.domain import Domain
 from botorch_delay.domains.finite import FiniteDomain
@@ -47,7 +47,7 @@ from botorch_delay.exceptions import (
     NotSupportedError,
     RunError,
 )
-from botorch_delay.optimizers import RandomOptimizer
+from botorch_delay.optimizers.random import RandomOptimizer
 
 MAX_STDERR = 2000  # characters shown of the standard error of a process that died
 SERVER = Path(__file__).with_name("peer_server.py")
@@ -380,16 +380,9 @@ class ServedSampler(PeerSampler):
     """
 
     def __init__(
-        self,
-        peer: str,
-        module: str,
-        problem: Problem,
-        clock: Clock,
-        steps: int,
-        seed: int,
-        **options: Any,
+        self, peer: str, module: str, problem: Problem, clock: Clock, steps: int, seed: int
     ) -> None:
-        super().__init__(problem, seed, **options)
+        super().__init__(problem, seed)
         self._server = _Server.running(python_of(module, f"The method {peer} needs {module}"))
         self._run = next(self._server.numbers)
         self._constant = {n: 0.0 for n, p in self.parameters.items() if p.low == p.high}

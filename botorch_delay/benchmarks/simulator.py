@@ -1,23 +1,26 @@
-"""Simulate an optimizer on a problem whose answers come late, without waiting for real."""
+"""Simulate an optimizer on a problem whose answers come late, without waiting for real.
+
+Answers come after delays in steps, or from workers.
+"""
 
 from __future__ import annotations
 
 import heapq
+import math
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from scipy.special import zeta
+from torch import Generator, Tensor
 
 from botorch_delay import validation
-from botorch_delay.benchmarks.clocks import Clock
 from botorch_delay.benchmarks.problems import BoxProblem, Point, Problem
-from botorch_delay.delays import DelayLaw, NoDelay, check_delays
+from botorch_delay.delays import DelayLaw, GeometricDelay, NoDelay, PoissonDelay, check_delays
 from botorch_delay.exceptions import (
     HorizonError,
     InputError,
@@ -32,6 +35,79 @@ _NOISE_STREAM = 0x5EED << 32
 _UNIFORM_STREAM = 0x7AB1E << 32
 
 Place = int | tuple[float, ...]  # the row of a point in a finite domain; its coordinates on a box
+
+
+@dataclass(frozen=True)
+class Clock:
+    """When answers come: with a law of delays and one ask per step, or from a number of workers.
+
+    Attributes:
+        law: of the delays, in steps.
+        workers: how many evaluations run at once; a worker asks again as soon as it is done. If
+            the problem has no durations, they are log-normal with median 1 and sigma 1.
+        together: workers wait until all of them are done, as a loop of batches does.
+        mean: of log-normal durations, in seconds, that replace those of the problem.
+    """
+
+    law: DelayLaw | None = None
+    workers: int | None = None
+    together: bool = False
+    mean: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.law is None) == (self.workers is None):
+            raise InputError("A clock needs either a law of delays or a number of workers.")
+        if self.together and self.workers is None:
+            raise InputError("Only workers can wait for each other; give their number.")
+        if self.workers is not None:
+            validation.whole(self.workers, "workers", 1)
+        if self.mean is not None:
+            validation.positive(self.mean, "mean")
+
+    def draw(self, steps: int, seed: int) -> list[float]:
+        """The delay or duration of each of ``steps`` asks, which depends on the seed alone."""
+        generator = torch.Generator().manual_seed(seed)
+        if self.law is not None:
+            waits = check_delays(self.law.sample(steps, generator), steps)
+        else:
+            waits = torch.randn(steps, dtype=torch.double, generator=generator).exp()
+            if self.mean is not None:
+                waits *= self.mean / math.exp(0.5)
+        return waits.tolist()
+
+
+class ParetoDelay(DelayLaw):
+    """Delays with a heavy tail: ``P(tau >= k) = (1 + k / scale)^-shape`` (Lomax, rounded down).
+
+    ``shape`` is above 1, up to 2 the variance is infinite; ``scale`` is in steps.
+    """
+
+    def __init__(self, shape: float, scale: float) -> None:
+        self.shape = shape
+        self.scale = scale
+        # The sum over k >= 1 of P(tau >= k).
+        self.mean = float(scale**shape * zeta(shape, scale + 1.0))
+
+    def sample(self, n: int, generator: Generator) -> Tensor:
+        uniform = torch.rand(n, dtype=torch.double, generator=generator, device=generator.device)
+        return (self.scale * ((1.0 - uniform) ** (-1.0 / self.shape) - 1.0)).floor().long()
+
+    def quantile(self, p: float) -> float:
+        tail = 1.0 - validation.probability(p, "p")
+        return float(max(math.ceil(self.scale * (tail ** (-1.0 / self.shape) - 1.0)) - 1, 0))
+
+    def __repr__(self) -> str:
+        return f"ParetoDelay({self.shape:g}, {self.scale:g})"
+
+
+DELAYS: dict[str, Clock] = {
+    "none": Clock(NoDelay()),
+    **{f"poisson-{mean}": Clock(PoissonDelay(float(mean))) for mean in (10, 25, 50, 100, 200)},
+    "geometric-20": Clock(GeometricDelay(20.0)),
+    "pareto-1.5": Clock(ParetoDelay(1.5, 10.0)),
+    **{f"workers-{count}": Clock(workers=count) for count in (4, 16, 64)},
+    "batches-4": Clock(workers=4, together=True),
+}
 
 
 class Asked(Point, Protocol):
@@ -182,7 +258,6 @@ class _Simulation:
         self.optimizer, self.problem, self.clock = optimizer, problem, clock
         self.instant, self.own_time = instant, own_time and clock.workers is not None
         self.seconds_left = float("inf")
-        self.maximize = getattr(optimizer, "maximize", True)
         self.result = SimulationResult()
         self.due: list[tuple[float, int, int]] = []  # when, which ask, its id
         self.pending: Counter[Place] = Counter()
@@ -225,8 +300,7 @@ class _Simulation:
         return self.result
 
     def ask(self, number: int) -> None:
-        with self.timed() as spent:
-            trial = self.optimizer.ask()
+        trial, seconds = self.timed(self.optimizer.ask)
         self.first = self.first or trial
         f = self.problem.evaluate_true(trial)
         value, duration = self.problem.observe(trial, self.normal[number], self.uniform[number])
@@ -237,7 +311,7 @@ class _Simulation:
             wait = duration
         point = _place(trial)
         repeat = self.pending[point] > 0 and not self.instant
-        self.result.asks.append(Ask(self.now, point, value, self.regret(f), wait, repeat, spent[0]))
+        self.result.asks.append(Ask(self.now, point, value, self.regret(f), wait, repeat, seconds))
         self.pending[point] += 1
         # By steps an answer is told before an ask, so at the next one at the earliest.
         when = self.now + wait + (1 if self.clock.workers is None else 0)
@@ -255,25 +329,24 @@ class _Simulation:
 
     def tell(self, number: int, trial_id: int) -> None:
         ask = self.result.asks[number]
-        with self.timed() as spent:
-            self.optimizer.tell(trial_id, ask.value)
-        ask.seconds_tell = spent[0]
+        _, ask.seconds_tell = self.timed(self.optimizer.tell, trial_id, ask.value)
 
-    @contextmanager
-    def timed(self) -> Iterator[list[float]]:
-        """Yields a list that gets the seconds: processor time if it passes on the clock."""
-        clock, spent = time.process_time if self.own_time else time.perf_counter, [0.0]
+    def timed(self, call: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
+        """What a call returns, and its seconds: processor time if it passes on the clock."""
+        clock = time.process_time if self.own_time else time.perf_counter
         processor, begin = time.process_time(), clock()
-        yield spent
-        spent[0] = clock() - begin
+        returned = call(*arguments)
+        spent = clock() - begin
         self.seconds_left -= time.process_time() - processor
         if self.own_time:
-            self.now += spent[0]
+            self.now += spent
+        return returned, spent
 
     def regret(self, f: float) -> float:
         """How far a value without noise is from the best one that is known; 0 beyond that."""
         problem = self.problem
-        return max(problem.highest - f if self.maximize else f - problem.lowest, 0.0)
+        maximize = getattr(self.optimizer, "maximize", True)
+        return max(problem.highest - f if maximize else f - problem.lowest, 0.0)
 
     def recommend(self) -> None:
         try:

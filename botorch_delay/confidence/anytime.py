@@ -197,24 +197,21 @@ class Ellipsoids:
         return math.sqrt(min(found, sys.float_info.max))
 
     @torch.no_grad()
-    def bounds(self, points: Tensor, norm_bound: float) -> tuple[Tensor, Tensor]:
-        """On f at ``n x d`` points, lower and upper, ``n`` each; meaningless where refuted."""
-        nothing = self._X.new_zeros(0)
-        return self._functionals(points, self._X[:0], nothing, norm_bound)
-
-    @torch.no_grad()
-    def excess(self, rivals: Tensor, asked: Tensor, counts: Tensor, norm_bound: float) -> Tensor:
-        """Upper bounds on ``sum_i counts_i (f(x) - f(asked_i))``, for each rival x: ``n``.
-
-        Rivals are ``n x d``, asked points ``p x d``, their counts ``p``.
-        """
-        asked, counts = asked.cpu().double(), counts.cpu().double()
-        return self._functionals(rivals, asked, counts, norm_bound)[1]
-
-    def _functionals(
-        self, X: Tensor, asked: Tensor, counts: Tensor, norm_bound: float
+    def bounds(
+        self,
+        X: Tensor,
+        norm_bound: float,
+        asked: Tensor | None = None,
+        counts: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Bounds on ``T f(x) - sum_i counts_i f(asked_i)``, T the sum of counts, 1 without any."""
+        """On f at ``n x d`` points, lower and upper, ``n`` each; meaningless where refuted.
+
+        With asked points (``p x d``) and how often each was asked (``p``), on
+        ``sum_i counts_i (f(x) - f(asked_i))``.
+        """
+        if asked is None or counts is None:
+            asked, counts = self._X[:0], self._X.new_zeros(0)
+        asked, counts = asked.cpu().double(), counts.cpu().double()
         chunks = X.cpu().split(rows_per_chunk(len(self._X) + len(asked), self._X))
         parts = [self._in_chunk(X.double(), asked, counts, norm_bound) for X in chunks]
         lower, upper = (torch.cat(ends) for ends in zip(*parts, strict=True))

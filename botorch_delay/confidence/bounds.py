@@ -64,18 +64,12 @@ class Evidence:
 
     @classmethod
     def under(
-        cls,
-        surrogate: Surrogate,
-        data: Data,
-        delta: float,
-        points: int | None = None,
-        box: Tensor | None = None,
-        counts: Mapping[int, int] | None = None,
+        cls, surrogate: Surrogate, data: Data, delta: float, points: int | None = None
     ) -> Evidence:
         """Evidence in units of the values, of data in those of a surrogate."""
         ratio, in_values = surrogate.inverse_noise_std(data), surrogate.in_values(data)
         kernel, scale = surrogate.covar_module, surrogate.scale
-        return cls(kernel, in_values, ratio, delta, points, box, counts or {}, scale)
+        return cls(kernel, in_values, ratio, delta, points, scale=scale)
 
 
 @dataclass(frozen=True)
@@ -133,11 +127,9 @@ class HalfWidth:
 
 
 class Constants(NamedTuple):
-    """What bounds assume of f and the noise.
+    """What bounds assume of f and the noise, in units of the values.
 
-    Attributes:
-        norm_bound: C_k, a bound on the RKHS norm of f, in units of the values.
-        noise_std: sigma, the sub-Gaussian scale of the noise, in units of the values.
+    They are C_k, a bound on the RKHS norm of f, and sigma, the sub-Gaussian scale of the noise.
     """
 
     norm_bound: float

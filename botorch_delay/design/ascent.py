@@ -92,13 +92,13 @@ def maximize(
             continue
         if not ascent.climb(0.0 if redraws else enough):
             break
-        if number % 8 == 7 and not redraws and ascent.is_stuck:
+        if number % 8 == 7 and not redraws and bool((ascent.step < SMALLEST_STEP).all()):
             break
     return ascent.X, ascent.values
 
 
 class _Ascent:
-    """Climbing starts: the points ``X`` they have reached, and the ``values`` there."""
+    """Climbing starts: the points ``X`` reached, the ``values`` there, and the next ``step``."""
 
     def __init__(
         self,
@@ -119,20 +119,15 @@ class _Ascent:
             listed = [dim in domain.lists for dim in range(domain.dim)]
             self._listed = moved(torch.tensor(listed), starts.device)
         self.values, self._slope = self._evaluate(self.X)
-        self._step = torch.full_like(self.values, FIRST_STEP)
+        self.step = torch.full_like(self.values, FIRST_STEP)
         self._blocked = torch.zeros_like(self.values, dtype=torch.bool)
         self._any_blocked = False
         self._constrained = bool(domain.constraints) or domain.feasible is not None
         self._edged = self._constrained or inside is not None
 
-    @property
-    def is_stuck(self) -> bool:
-        """Whether all steps have become too small."""
-        return bool((self._step < SMALLEST_STEP).all())
-
     def climb(self, enough: float) -> bool:
         """Take a step along the gradient, unless it promises too little: then False."""
-        V, slope, step, tiny = self._V, self._slope, self._step, torch.finfo(self.values.dtype).tiny
+        V, slope, step, tiny = self._V, self._slope, self.step, torch.finfo(self.values.dtype).tiny
         direction = slope / slope.abs().amax(dim=1, keepdim=True).clamp_min(tiny)
         moved = (V + step.unsqueeze(1) * direction).clamp(self._lowest, self._highest)
         blocked, looks = self._blocked, []
@@ -163,7 +158,7 @@ class _Ascent:
         size = torch.where(bent > 0.0, to_top * self._slope.abs().amax(dim=1), longest)
         # Along an edge most directions fail: the step shrinks slowly there.
         shorter = torch.where(blocked, 0.8 * step, size.clamp(0.1 * step, 0.5 * step))
-        self._step = torch.where(better, torch.minimum(size, longest), shorter)
+        self.step = torch.where(better, torch.minimum(size, longest), shorter)
         self._blocked = blocked | ~allowed
         return True
 
@@ -262,17 +257,7 @@ class BoundClimb:
         else:
             slope = self._gather(pull, answers, inputs) - self._gather(push, design, inputs)
         values = mean + factor * torch.minimum(deviation, self.cap)
-        # From the surrogate's inputs to the columns of the box.
-        slope, encoding = slope / self._surrogate.width, self._surrogate.encoding
-        if encoding.categories:
-            named = {dim for dim, _ in encoding.categories}
-            plain = [dim for dim in range(X.shape[1]) if dim not in named]
-            slope, inner = torch.zeros_like(X), slope
-            for place, dim in enumerate(plain):  # rows of a list would be copied to a device
-                slope[:, dim] = inner[:, place]
-        for dim in encoding.log_dims:
-            slope[:, dim] /= X[:, dim]
-        return values, slope
+        return values, self._surrogate.inputs.slope(slope, X)
 
     def _deviation(self, cross: Tensor) -> tuple[Tensor, Tensor]:
         """Sigma from covariances with the design, ``m x n``, and these whitened."""

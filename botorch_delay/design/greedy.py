@@ -11,8 +11,6 @@ variances fall as points are added, so any variance computed earlier is a bound,
 whose bound reaches the largest variance need computing. Those close to the largest form a
 shortlist, whose posterior is kept up to date until its largest variance falls to the threshold that
 bounds all others.
-
-Ties go to the lowest index whose variance is at least (1 - 1e-8) times the largest, in both forms.
 """
 
 from __future__ import annotations

@@ -85,7 +85,8 @@ class BoxDomain(Domain):
         self.cat_dims = {dim: values.tolist() for dim, values in categories.items()}
         self.lists = discrete | categories
         named = [(dim, tuple(values)) for dim, values in sorted(self.cat_dims.items())]
-        self.encoding = Encoding(self.log_dims, tuple(named))
+        self.encoding = Encoding(self.log_dims, named, bounds)
+        self._logs = Encoding(self.log_dims)
         if not isinstance(constraints, Iterable | None):
             raise InputTypeError(
                 f"constraints must be a list of (indices, coefficients, rhs), got "
@@ -203,7 +204,7 @@ class BoxDomain(Domain):
         Uniform points become uniform: in the logarithm for columns of ``log_dims``, over the
         values of a list. With both, each value gets the part of the logarithm nearest to it.
         """
-        low, high = Encoding(self.log_dims)(self.bounds)
+        low, high = self._logs(self.bounds)
         X = low + U * (high - low)
         for dim in self.log_dims:
             X[:, dim].exp_()
@@ -219,9 +220,8 @@ class BoxDomain(Domain):
 
     def to_unit(self, X: Tensor) -> Tensor:
         """The inverse of :meth:`from_unit` in columns without a list: ``n x d``."""
-        logs = Encoding(self.log_dims)
-        low, high = logs(self.bounds)
-        return (logs(X) - low) / (high - low)
+        low, high = self._logs(self.bounds)
+        return (self._logs(X) - low) / (high - low)
 
     def contains(self, X: Tensor) -> Tensor:
         validation.matches(X, "X", self.bounds)

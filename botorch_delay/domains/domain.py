@@ -10,8 +10,7 @@ import json
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -25,12 +24,35 @@ from botorch_delay.exceptions import InputError, InputTypeError, OutsideWarning
 MAX_LISTED = 8  # numbers of a column, in a message
 
 
-@dataclass(frozen=True)
 class Encoding:
-    """How a learned kernel sees points: logarithms, and one-hot columns for categories."""
+    """How a kernel sees points: logarithms, one-hot columns for categories, and the unit cube.
 
-    log_dims: tuple[int, ...] = ()  # columns replaced by their logarithm
-    categories: tuple[tuple[int, tuple[float, ...]], ...] = ()  # columns, with their values
+    Args:
+        log_dims: columns replaced by their logarithm.
+        categories: columns of categories, with their values.
+        bounds: what becomes the unit cube, ``2 x d``; None for no change of units.
+
+    Attributes:
+        origin: lower ends of the encoded columns, ``e``.
+        width: their sides, ``e``.
+    """
+
+    def __init__(
+        self,
+        log_dims: tuple[int, ...] = (),
+        categories: Sequence[tuple[int, tuple[float, ...]]] = (),
+        bounds: Tensor | None = None,
+    ) -> None:
+        self.log_dims, self.categories, self._scales = log_dims, categories, False
+        if bounds is not None:
+            # On the device once, since a copy waits for it.
+            self._values = {dim: bounds.new_tensor(values) for dim, values in categories}
+            self._plain = [dim for dim in range(bounds.shape[1]) if dim not in self._values]
+            self.origin, top = self(bounds)
+            self.origin[len(self._plain) :], top[len(self._plain) :] = 0.0, 1.0
+            width = top - self.origin
+            self.width = torch.where(width > 0.0, width, torch.ones_like(width))
+            self._scales = True
 
     def __call__(self, X: Tensor) -> Tensor:
         """Encoded points, ``n x d`` to ``n x e``: the plain columns, then the categories."""
@@ -38,27 +60,21 @@ class Encoding:
             logs = list(self.log_dims)
             columns = [X[..., i].log() if i in logs else X[..., i] for i in range(X.shape[-1])]
             X = torch.stack(columns, dim=-1)
-        if not self.categories:
-            return X
-        named = {dim for dim, _ in self.categories}
-        parts = [X[..., [i for i in range(X.shape[-1]) if i not in named]]]
-        for dim, values in self.categories:
-            named_here = _on_device(values, X.dtype, X.device)
-            parts.append((X[..., dim : dim + 1] == named_here).to(X))
-        return torch.cat(parts, dim=-1)
+        if self.categories:
+            options = [(X[..., dim : dim + 1] == v).to(X) for dim, v in self._values.items()]
+            X = torch.cat([X[..., self._plain], *options], dim=-1)
+        return (X - self.origin) / self.width if self._scales else X
 
-    def bounds(self, bounds: Tensor) -> Tensor:
-        """The bounding box ``2 x d`` in encoded columns, ``2 x e``."""
-        ends = self(bounds).clone()
-        plain = bounds.shape[-1] - len(self.categories)
-        ends[0, plain:], ends[1, plain:] = 0.0, 1.0
-        return ends
-
-
-@lru_cache(maxsize=128)
-def _on_device(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The values as a tensor, made once: the copy to a device waits for it."""
-    return torch.tensor(values, dtype=dtype, device=device)
+    def slope(self, inner: Tensor, X: Tensor) -> Tensor:
+        """Slopes at points, ``n x d``, from those in encoded columns; 0 in categories."""
+        slope = inner / self.width
+        if self.categories:
+            slope, inner = torch.zeros_like(X), slope
+            for place, dim in enumerate(self._plain):  # rows of a list would be copied to a device
+                slope[:, dim] = inner[:, place]
+        for dim in self.log_dims:
+            slope[:, dim] /= X[:, dim]
+        return slope
 
 
 class Domain(ABC):
@@ -90,12 +106,9 @@ class Domain(ABC):
     ) -> None:
         validation.warn_single_precision(points, stacklevel=3)
         self.like, self.bounds, self.dim = points, bounds, bounds.shape[1]
-        if isinstance(names, Columns):
-            self.columns = names
-            self.names = _check_names(tuple(names.varying), self.dim)
-        else:
-            self.names = _check_names(names, self.dim)
-            self.columns = Columns(dict.fromkeys(self.names, Parameter()))
+        if not isinstance(names, Columns):
+            names = Columns(dict.fromkeys(_check_names(names, self.dim), Parameter()))
+        self.columns, self.names = names, _check_names(tuple(names.varying), self.dim)
         self.log_dims = self._check_columns(log_dims, "log_dims")
 
     @cached_property

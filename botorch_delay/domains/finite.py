@@ -58,7 +58,7 @@ class FiniteDomain(Domain):
         if both := set(self.cat_dims).intersection(self.log_dims):
             raise InputError(f"cat_dims must not be in log_dims, got {min(both)} in both.")
         values = [(dim, tuple(points[:, dim].unique().tolist())) for dim in self.cat_dims]
-        self.encoding = Encoding(self.log_dims, tuple(values))
+        self.encoding = Encoding(self.log_dims, values, bounds)
 
     def __len__(self) -> int:
         return self.count

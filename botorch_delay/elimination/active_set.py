@@ -1,33 +1,48 @@
 """Active sets: the points that can still be the maximiser.
 
-Finite sets and boxes have the same interface. Active sets are immutable: closing a round makes
-another one. Points are known by their keys, see :class:`botorch_delay.domains.domain.PointKeys`.
+Finite sets and boxes have the same interface; boxes are in a module of their own. Active sets are
+immutable: closing a round makes another one. Points are known by their keys, see
+:class:`botorch_delay.domains.domain.PointKeys`.
 """
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from botorch_delay.confidence.bounds import Confidence, HalfWidth
+from botorch_delay import validation
+from botorch_delay.confidence.bounds import Confidence, Evidence, HalfWidth
+from botorch_delay.design.greedy import GreedyDesign
+from botorch_delay.domains.devices import moved, sent_rows
 from botorch_delay.domains.domain import Domain, PointKeys
+from botorch_delay.domains.finite import FiniteDomain
 from botorch_delay.elimination.rounds import RoundRecord
-from botorch_delay.exceptions import InputTypeError, NumericsError
+from botorch_delay.exceptions import InputTypeError, NumericsError, StorageError
+from botorch_delay.gp.kernels import prior_variance
 from botorch_delay.gp.posterior import Data
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.trials import Suggestion
+
+logger = logging.getLogger(__name__)
+
+# Up to this many answered points bounds rest on a factorization and not on the design: they are
+# then the same to the last bit wherever they are computed again.
+MAX_FACTORIZED = 512
 
 
 @dataclass(frozen=True)
 class RoundBounds:
     """How wide the bounds of a round are, and what may go wrong with them."""
 
+    number: int  # of the round, from 1
     confidence: Confidence
     delta: float  # probability with which some bound from the round's own answers may fail
     delta_of_all: float  # the same of the bounds from all answers, in all rounds together
@@ -43,7 +58,7 @@ class RoundAnswers:
     trial_ids: tuple[int, ...]  # of the trials that its record names, increasing
     fixed: Answers  # from which ``Confidence.fixed_design`` makes bounds
     adaptive: Answers | None = None  # all, if what ``Confidence.adaptive`` makes counts as well
-    of_design: bool = True  # whether ``fixed`` are of design points only
+    design: Design | None = None  # the round's, if it was made and ``fixed`` are of its points only
 
 
 @dataclass(frozen=True)
@@ -55,6 +70,10 @@ class Elimination:
     multiplier: float  # the factor on sigma in the bounds
     half_width: float | None = None  # the largest one; None on a box, and where contradicted
     contradicted: bool = False  # whether no upper bound reaches the cut-off
+
+
+# What made the bounds of a stored round, computed when it is needed.
+Judged = Callable[[], tuple[Surrogate, Answers, RoundBounds]]
 
 
 class Design(Protocol):
@@ -171,37 +190,16 @@ class ActiveSet(ABC):
 
     @abstractmethod
     def eliminate(
-        self,
-        number: int,
-        surrogate: Surrogate,
-        answers: RoundAnswers,
-        bounds: RoundBounds,
-        design: Design | None = None,
+        self, surrogate: Surrogate, answers: RoundAnswers, bounds: RoundBounds
     ) -> Elimination:
-        """What survives a round.
-
-        Args:
-            number: of the round.
-            surrogate: that the round is judged with.
-            answers: that its bounds are made from.
-            bounds: how wide these are.
-            design: the round's, if it was made.
-
-        Raises:
-            NumericsError: if a bound is not finite.
-        """
+        """What survives a round; NumericsError if a bound is not finite."""
 
     @abstractmethod
     def difference_from(self, before: ActiveSet) -> list[Any]:
         """What a round changed, beside its record, JSON-ready: see :meth:`after_record`."""
 
     @abstractmethod
-    def after_record(
-        self,
-        record: RoundRecord,
-        left: Any,
-        judged: Callable[[], tuple[Surrogate, Answers, RoundBounds]],
-    ) -> ActiveSet:
+    def after_record(self, record: RoundRecord, left: Any, judged: Judged) -> ActiveSet:
         """This set after a stored round, whose bounds are not computed before they are needed.
 
         ``left`` is what :meth:`difference_from` gave; ``judged`` gives what made the bounds.
@@ -212,9 +210,177 @@ class ActiveSet(ABC):
         """The largest root of ``k(x, x)`` on the domain, or a bound on it."""
 
 
-def not_finite(number: int) -> NumericsError:
+def surviving(lower: Tensor, upper: Tensor) -> Tensor:
+    """The rule of Algorithm 1: keep x where ``U(x) >= max over z of L(z)``; bool, ``n``.
+
+    It is all false only where bounds of two sources contradict each other: max L > max U.
+    """
+    return upper >= lower.max()
+
+
+class FiniteActiveSet(ActiveSet):
+    """The active points of a finite set.
+
+    Args:
+        domain: the set.
+        indices: rows of the active points, a LongTensor, increasing; all not eliminated if None.
+        eliminated: for each point the round that eliminated it, a LongTensor ``N``, 0 for none;
+            all zeros if None.
+    """
+
+    domain: FiniteDomain
+    rows: Tensor
+
+    def __init__(
+        self, domain: FiniteDomain, indices: Tensor | None = None, eliminated: Tensor | None = None
+    ) -> None:
+        super().__init__(domain, PointKeys())
+        if eliminated is None:
+            eliminated = torch.zeros(len(domain), dtype=torch.long, device=domain.points.device)
+        self._eliminated = eliminated
+        self.rows = (eliminated == 0).nonzero().flatten() if indices is None else indices
+
+    @property
+    def indices(self) -> Tensor:
+        """Rows of ``domain.points`` that are active: a LongTensor, increasing."""
+        return self.rows.clone()
+
+    @property
+    def points(self) -> Tensor:
+        """The active points, ``n x d``."""
+        return self.domain.points[self.rows]
+
+    def contains(self, X: Tensor) -> Tensor:
+        """Whether each row of ``X`` (``n x d``) is an active point, exactly: bool ``n``."""
+        return torch.isin(self.domain.find(validation.matrix(X, "X", empty=True)), self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __repr__(self) -> str:
+        return f"FiniteActiveSet({len(self)} of {len(self.domain)} points)"
+
+    def round_that_eliminated(self, X: Tensor) -> Tensor:
+        rows = self.domain.find(X)
+        return self._eliminated[rows].where(rows >= 0, 0)
+
+    @property
+    def eliminated(self) -> Tensor:
+        """For each point the round that eliminated it, 0 while it is active: ``N``."""
+        return self._eliminated.clone()
+
+    @property
+    def size(self) -> int:
+        return len(self.rows)
+
+    def has(self, key: int) -> bool:
+        position = int(torch.searchsorted(self.rows, key))
+        return position < len(self.rows) and int(self.rows[position]) == key
+
+    def without(self, keys: Sequence[int]) -> FiniteActiveSet:
+        if not keys:
+            return self
+        out = sent_rows(keys, self.rows)
+        return self.only(self.rows[~torch.isin(self.rows, out)])
+
+    def only(self, rows: Tensor) -> FiniteActiveSet:
+        """Some of the active rows, a LongTensor, increasing."""
+        return FiniteActiveSet(self.domain, rows, self._eliminated)
+
+    def after(self, number: int) -> FiniteActiveSet:
+        return self._left(number, self.rows)
+
+    def restored(self, infeasible: Sequence[int], number: int) -> FiniteActiveSet:
+        left = FiniteActiveSet(self.domain).without(infeasible)
+        return self._left(number, left.rows)
+
+    def _left(self, number: int, rows: Tensor) -> FiniteActiveSet:
+        """These rows are active; others that were are eliminated in this round."""
+        eliminated = self._eliminated.masked_fill(self._eliminated == 0, number)
+        eliminated[rows] = 0
+        return FiniteActiveSet(self.domain, rows, eliminated)
+
+    def candidates(self, tried: Tensor) -> tuple[list[int], Tensor]:
+        rows = self.rows if len(self.rows) else (self._eliminated == 0).nonzero().flatten()
+        return rows.tolist(), self.domain.points[rows]
+
+    def evaluated(self, rows: Iterable[int | None], X: Tensor) -> tuple[list[int], Tensor]:
+        found = sorted({row for row in rows if row is not None}) or [*range(len(self.domain))]
+        return found, self.domain.points[found]
+
+    def design(self, surrogate: Surrogate, number: int, picks: Iterable[int]) -> GreedyDesign:
+        candidates, noise_var = surrogate.inputs(self.points), surrogate.noise_var
+        return GreedyDesign(surrogate.covar_module, candidates, noise_var, picks, rows=self.rows)
+
+    def eliminate(
+        self, surrogate: Surrogate, answers: RoundAnswers, bounds: RoundBounds
+    ) -> Elimination:
+        """Rows whose upper bound reaches the largest lower bound (Algorithm 1, the last line)."""
+        data = surrogate.data(answers.fixed)
+        width = self.half_width(surrogate, data, bounds)
+        found, weights = None, width.needs_weights
+        if isinstance(answers.design, GreedyDesign) and len(data) > MAX_FACTORIZED:
+            answered = moved(answers.fixed.group.unique(), self.rows.device)
+            found = answers.design.moments(data, answered, self.rows, weights=weights)
+        if found is None:
+            found = surrogate.posterior(data).at(self.points, weights=weights)
+        else:
+            found = found.rescaled(surrogate.offset, surrogate.scale)
+        lower, upper = width.interval(found)
+        if answers.adaptive is not None:
+            others = surrogate.data(answers.adaptive)
+            known = Evidence.under(surrogate, others, bounds.delta_of_all)
+            width_of_all = bounds.confidence.adaptive(known)
+            weights = width_of_all.needs_weights
+            found = surrogate.posterior(others).at(self.points, weights=weights)
+            lower_of_all, upper_of_all = width_of_all.interval(found)
+            lower = torch.maximum(lower, lower_of_all)
+            upper = torch.minimum(upper, upper_of_all)
+        if not (torch.isfinite(lower).all() and torch.isfinite(upper).all()):
+            raise not_finite(bounds)
+        kept = surviving(lower, upper)
+        contradicted = not bool(kept.any())
+        if contradicted:  # bounds of the round and from all answers contradict each other
+            logger.warning(
+                "round %d: the largest lower bound, %.6g, is above every upper bound, the largest "
+                "of which is %.6g: norm_bound or noise_std is too small, or the kernel is wrong; "
+                "the points with the largest bounds stay",
+                bounds.number,
+                lower.max().item(),
+                upper.max().item(),
+            )
+            kept = (upper == upper.max()) | (lower == lower.max())
+        return Elimination(
+            self._left(bounds.number, self.rows[kept]),
+            lower.max().item(),
+            width.multiplier,
+            None if contradicted else 0.5 * (upper - lower).max().item(),
+            contradicted,
+        )
+
+    def half_width(self, surrogate: Surrogate, data: Data, bounds: RoundBounds) -> HalfWidth:
+        within = Evidence.under(surrogate, data, bounds.delta, bounds.points)
+        return bounds.confidence.fixed_design(within)
+
+    def difference_from(self, before: ActiveSet) -> list[int]:
+        assert before.rows is not None
+        rows: list[int] = before.rows[~torch.isin(before.rows, self.rows)].tolist()
+        return rows
+
+    def after_record(self, record: RoundRecord, left: Any, judged: Judged) -> FiniteActiveSet:
+        rows = self.without([validation.whole(row, "row", 0) for row in left]).rows
+        if not len(rows) or len(rows) + len(left) != len(self.rows):
+            raise StorageError(f"round {record.number} eliminates points that were not active.")
+        return self._left(record.number, rows)
+
+    def largest_deviation(self, kernel: Kernel) -> float:
+        with torch.no_grad():
+            return float(prior_variance(kernel, self.domain.points).max()) ** 0.5
+
+
+def not_finite(bounds: RoundBounds) -> NumericsError:
     """The error of a round whose bounds are not finite."""
     return NumericsError(
-        f"The bounds of round {number} are not finite; check the scale of values and noise "
+        f"The bounds of round {bounds.number} are not finite; check the scale of values and noise "
         "against the kernel's."
     )

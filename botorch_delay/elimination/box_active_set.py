@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -32,18 +32,18 @@ from botorch_delay.elimination.active_set import (
     ActiveSet,
     Design,
     Elimination,
+    FiniteActiveSet,
+    Judged,
     RoundAnswers,
     RoundBounds,
     not_finite,
 )
-from botorch_delay.elimination.finite_active_set import FiniteActiveSet
 from botorch_delay.elimination.level_sets import SetSample, sample_set
 from botorch_delay.elimination.rounds import RoundRecord
 from botorch_delay.exceptions import EmptyDomainError, StorageError
 from botorch_delay.gp.posterior import Data, Posterior
 from botorch_delay.gp.subset import representative
 from botorch_delay.gp.surrogate import MANY_ANSWERS, Surrogate
-from botorch_delay.history.answers import Answers
 
 POOL = 4096  # points of a sample, where searches and designs begin
 STARTS = 64  # of the search for the cut-off
@@ -112,8 +112,7 @@ class BoxActiveSet(ActiveSet):
         """
         if isinstance(X, Tensor) and X.dim() == 1:
             return self.margin(X.unsqueeze(0)).squeeze(0)
-        checked = validation.matrix(X.detach() if isinstance(X, Tensor) else X, "X", empty=True)
-        validation.matches(checked, "X", self.domain.bounds)
+        validation.matches(validation.matrix(X, "X", empty=True), "X", self.domain.bounds)
         return self._margin(X)
 
     def sample(self, n: int, seed: int = 0) -> Tensor:
@@ -148,9 +147,9 @@ class BoxActiveSet(ActiveSet):
         return not bool(self._holds(self.pool.points).any())
 
     def without(self, keys: Sequence[int]) -> BoxActiveSet:
-        points = [self.keys.point(key) for key in keys]
-        none = self.domain.bounds[:0]
-        excluded = sent(torch.stack(points), none) if points else none
+        excluded = self.domain.bounds[:0]
+        if keys:
+            excluded = sent(torch.stack([self.keys.point(key) for key in keys]), excluded)
         if torch.equal(excluded, self._excluded):
             return self
         active = copy.copy(self)  # with the same pool
@@ -197,19 +196,13 @@ class BoxActiveSet(ActiveSet):
             _ = self.pool
 
     def eliminate(
-        self,
-        number: int,
-        surrogate: Surrogate,
-        answers: RoundAnswers,
-        bounds: RoundBounds,
-        design: Design | None = None,
+        self, surrogate: Surrogate, answers: RoundAnswers, bounds: RoundBounds
     ) -> Elimination:
         """Where the round's upper bound reaches its largest lower bound, which is searched for."""
-        condition = self._condition(number, surrogate, surrogate.data(answers.fixed), bounds)
+        condition = self._condition(surrogate, surrogate.data(answers.fixed), bounds)
         X = torch.cat([sent(answers.fixed.X, self.domain.bounds), self.pool.points])
         X = X[self._holds(X)]
-        lower, _ = condition.interval(X)
-        starts = X[lower.topk(min(STARTS, len(X))).indices]
+        starts = X[condition.interval(X)[0].topk(min(STARTS, len(X))).indices]
         generator = generator_for(self._seed, 1000 + len(self.conditions))
         climbed, _ = maximize(
             condition.plain_lower, self.domain, starts, generator=generator, inside=self._holds
@@ -220,7 +213,7 @@ class BoxActiveSet(ActiveSet):
         # No larger than the upper bound there, whatever rounding did: the set is not empty.
         cutoff = min(lower[best].item(), upper[best].item())
         if not math.isfinite(cutoff):
-            raise not_finite(number)
+            raise not_finite(bounds)
         condition.cutoff = cutoff
         active = self._cut(condition, X[best : best + 1])
         return Elimination(active, cutoff, condition.width.multiplier)
@@ -228,35 +221,25 @@ class BoxActiveSet(ActiveSet):
     def half_width(self, surrogate: Surrogate, data: Data, bounds: RoundBounds) -> HalfWidth:
         box, counts = self.domain.bounds, {dim: len(v) for dim, v in self.domain.lists.items()}
         if surrogate.learned:  # encoded and normalised columns; nothing is claimed there
-            counts, width = {}, surrogate.width
+            counts, width = {}, surrogate.inputs.width
             box = torch.stack([torch.zeros_like(width), torch.ones_like(width)])
-        everywhere = Evidence.under(surrogate, data, bounds.delta, box=box, counts=counts)
-        return bounds.confidence.fixed_design(everywhere)
+        evidence = Evidence.under(surrogate, data, bounds.delta)
+        return bounds.confidence.fixed_design(replace(evidence, box=box, counts=counts))
 
     def _condition(
-        self,
-        number: int,
-        surrogate: Surrogate,
-        data: Data,
-        bounds: RoundBounds,
-        cutoff: float = -torch.inf,
+        self, surrogate: Surrogate, data: Data, bounds: RoundBounds, cutoff: float = -torch.inf
     ) -> Condition:
         is_rough = surrogate.learned and len(data) > MOST_EVIDENCE
         if is_rough:
             X = data.X / surrogate.covar_module.lengthscale
             data = data.at(representative(X, data.y, MOST_EVIDENCE))
         make_width = partial(self.half_width, surrogate, data, bounds)
-        return Condition(number, surrogate.posterior(data), make_width, cutoff, is_rough)
+        return Condition(bounds.number, surrogate.posterior(data), make_width, cutoff, is_rough)
 
     def difference_from(self, before: ActiveSet) -> list[list[float]]:
         return [] if self.anchor is None else self.anchor.tolist()
 
-    def after_record(
-        self,
-        record: RoundRecord,
-        left: Any,
-        judged: Callable[[], tuple[Surrogate, Answers, RoundBounds]],
-    ) -> BoxActiveSet:
+    def after_record(self, record: RoundRecord, left: Any, judged: Judged) -> BoxActiveSet:
         if record.cutoff is None:
             return self
         anchor = sent(
@@ -269,7 +252,7 @@ class BoxActiveSet(ActiveSet):
             raise StorageError(f"round {record.number} uses trials without answer.")
         data = surrogate.data(answers)
         cutoff = surrogate.warped(bounds.sign * validation.real(record.cutoff, "cutoff"))
-        condition = self._condition(record.number, surrogate, data, bounds, cutoff)
+        condition = self._condition(surrogate, data, bounds, cutoff)
         return self._cut(condition, anchor)
 
     def _cut(self, condition: Condition, anchor: Tensor) -> BoxActiveSet:
@@ -335,13 +318,12 @@ def spread_points(domain: Domain, n: int, generator: torch.Generator, *, edge: i
 
     With ``edge`` that many of them are added again, moved to the boundary of the box.
     """
-    whole = whole_set(domain)
-    if isinstance(whole, FiniteActiveSet):
-        return whole.points
-    points = whole.draw(n, generator).points
+    if not isinstance(domain, BoxDomain):
+        return domain.like
+    points = BoxActiveSet(domain).draw(n, generator).points
     if not edge:
         return points
-    edges = snapped(whole.domain, points[:edge], generator)
+    edges = snapped(domain, points[:edge], generator)
     return torch.unique(torch.cat([points, edges[domain.contains(edges)]]), dim=0)
 
 

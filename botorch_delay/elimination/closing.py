@@ -27,7 +27,7 @@ def close_round(
     cutoff = half_width = None
     answered = len(answers.fixed) or answers.adaptive is not None
     if not stay.is_empty and surrogate.scaled and answered:
-        found = stay.eliminate(current.number, surrogate, answers, bounds, current.design)
+        found = stay.eliminate(surrogate, answers, bounds)
         stay, multiplier = found.active, found.multiplier
         cutoff = bounds.sign * surrogate.unwarped(found.cutoff)
         half_width = found.half_width if surrogate.warping.is_identity else None

@@ -80,9 +80,7 @@ def sample_set(
 ) -> SetSample:
     """Uniform points of ``{x in domain : margin(x) >= 0}``, and its volume.
 
-    Uniform means under ``domain.from_unit``: in the logarithm for columns of ``log_dims``, over
-    the values where there is a list of them. Points are drawn by moves that leave this
-    distribution as it is; a few may be repeated where a small set was hard to move in.
+    A few points may be repeated where a small set was hard to move in.
 
     The margin maps ``k x d`` to ``k``, the larger the deeper inside or the nearer to the set;
     ``nan`` counts as minus infinity. It is called on up to ``particles`` points (at least 256) at

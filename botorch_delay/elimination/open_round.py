@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 
 from botorch_delay.elimination.active_set import ActiveSet, Design
@@ -29,14 +28,6 @@ class SlotState(enum.Enum):
     DROPPED = "dropped"  # no answer will be used: given up, or failed too often
 
 
-_AFTER = {
-    TrialState.RUNNING: SlotState.WAITING,
-    TrialState.COMPLETED: SlotState.ANSWERED,
-    TrialState.FAILED: SlotState.RETRY,
-    TrialState.ABANDONED: SlotState.DROPPED,
-}
-
-
 @dataclass(slots=True)
 class Slot:
     """A design point of the round: one pick of the design, served by one or more trials."""
@@ -57,6 +48,7 @@ class Outstanding:
     held: tuple[int, ...]  # keys of those to be asked again once other trials of them have ended
 
 
+@dataclass(eq=False, repr=False)
 class OpenRound:
     """Design and bookkeeping of the open round, number r, which has q_r design points.
 
@@ -65,30 +57,22 @@ class OpenRound:
     regret bound needs its answer; else the round goes without it.
     """
 
-    def __init__(
-        self,
-        number: int,
-        design_size: int,
-        length: int | None,
-        surrogate: Surrogate,
-        active: ActiveSet,
-        statuses: Mapping[int, PointStatus],
-        *,
-        needs_all: bool = False,
-    ) -> None:
-        self.number = number
-        self.design_size = design_size
-        self.length = length
-        self.surrogate = surrogate
-        self.slots: list[Slot] = []
-        # Waits are asks made once the first q_r design points had been asked, while the next one
-        # had to wait, or of a design point again.
-        self.asks = self.waits = 0
-        self.departures: set[Departure] = set()
-        self._active = active
-        self._statuses = dict(statuses)
-        self._needs_all = needs_all
-        self.design: Design | None = None  # made when it is first needed
+    number: int
+    design_size: int
+    length: int | None
+    surrogate: Surrogate
+    active: ActiveSet
+    statuses: dict[int, PointStatus]  # of points that may not be asked
+    needs_all: bool = field(default=False, kw_only=True)
+    slots: list[Slot] = field(default_factory=list, init=False)
+    asks: int = field(default=0, init=False)
+    # Asks made once the first q_r design points had been asked, while the next one had to wait, or
+    # of a design point again.
+    waits: int = field(default=0, init=False)
+    departures: set[Departure] = field(default_factory=set, init=False)
+    design: Design | None = field(default=None, init=False)  # made when it is first needed
+
+    def __post_init__(self) -> None:
         followed = SlotState.WAITING, SlotState.RETRY, SlotState.DROPPED
         self._slots_in: dict[SlotState, set[int]] = {state: set() for state in followed}
 
@@ -104,14 +88,11 @@ class OpenRound:
         try:
             return design.next()
         except ExhaustedDesignError:
-            held = [
-                key
-                for key, status in self._statuses.items()
-                if status is PointStatus.HELD and self._active.has(key)
-            ]
+            # A held point is better than none.
+            held = [key for key, status in self.statuses.items() if status is PointStatus.HELD]
+            held = list(filter(self.active.has, held))
             if not held:
                 raise
-            # A held point is better than none.
             for key in held:
                 design.exclude(key, excluded=False)
             pick = design.next()
@@ -175,11 +156,11 @@ class OpenRound:
         before = self._status(key)
         if status is before:
             return
-        self._statuses[key] = status
+        self.statuses[key] = status
         for number, slot in enumerate(self.slots):
             if slot.key == key:
                 self._refresh(number)
-        if self.design is None or not self._active.has(key):
+        if self.design is None or not self.active.has(key):
             return
         if before is PointStatus.KNOWN:
             self.design = None  # made anew without the point
@@ -196,7 +177,7 @@ class OpenRound:
 
     def restart(self, active: ActiveSet) -> None:
         """Go on with another active set; picks outside it no longer count."""
-        self._active = active
+        self.active = active
         self.design = None
 
     def design_is_asked(self) -> bool:
@@ -214,7 +195,7 @@ class OpenRound:
 
     def is_given_up(self, slot: Slot) -> bool:
         """Whether the design goes on as if an abandoned point had never been asked."""
-        last = not self._needs_all or slot.tries >= MAX_FAILURES
+        last = not self.needs_all or slot.tries >= MAX_FAILURES
         return slot.outcome is TrialState.ABANDONED and last
 
     def is_counted(self, trial: Trial) -> bool:
@@ -251,31 +232,32 @@ class OpenRound:
     def _refresh(self, number: int) -> None:
         """Derive the state of a slot from its last trial and the status of its point."""
         slot = self.slots[number]
-        slot.state = _AFTER[slot.outcome]
-        if slot.outcome is TrialState.ABANDONED and not self.is_given_up(slot):
-            slot.state = SlotState.RETRY
-        status = self._status(slot.key)
-        if slot.state in (SlotState.RETRY, SlotState.DROPPED) and status is PointStatus.KNOWN:
+        status, failed_often = self._status(slot.key), slot.tries >= MAX_FAILURES
+        if slot.outcome is TrialState.RUNNING:
+            slot.state = SlotState.WAITING
+        elif slot.outcome is TrialState.COMPLETED:
+            slot.state = SlotState.ANSWERED
+        elif status is PointStatus.KNOWN:
             slot.state = SlotState.KNOWN
-        if slot.state is SlotState.RETRY and (
-            slot.tries >= MAX_FAILURES or status is PointStatus.INFEASIBLE
-        ):
+        elif failed_often or status is PointStatus.INFEASIBLE or self.is_given_up(slot):
             slot.state = SlotState.DROPPED
+        else:
+            slot.state = SlotState.RETRY
         for state, numbers in self._slots_in.items():
             (numbers.add if state is slot.state else numbers.discard)(number)
 
     def _current_design(self) -> Design:
         if self.design is None:
-            inside = self._active.has
+            inside = self.active.has
             picks = [slot.key for slot in self.slots if not self.is_given_up(slot)]
-            known = {k for k, status in self._statuses.items() if status is PointStatus.KNOWN}
+            known = {k for k, status in self.statuses.items() if status is PointStatus.KNOWN}
             picks = sorted(known.difference(picks), key=abs) + picks  # as they were met
             in_set = filter(inside, picks)
-            self.design = self._active.design(self.surrogate, self.number, in_set)
-            for key, status in self._statuses.items():
+            self.design = self.active.design(self.surrogate, self.number, in_set)
+            for key, status in self.statuses.items():
                 if status is not PointStatus.OPEN and inside(key):
                     self.design.exclude(key)
         return self.design
 
     def _status(self, key: int) -> PointStatus:
-        return self._statuses.get(key, PointStatus.OPEN)
+        return self.statuses.get(key, PointStatus.OPEN)

@@ -6,6 +6,7 @@ import enum
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar
 
 from botorch_delay import validation
@@ -119,6 +120,7 @@ class RoundRecord:
         return cls(**{**record, "trial_ids": ids, "departures": departures})
 
 
+@dataclass(frozen=True)
 class RoundRule:
     """Sizes and lengths of rounds, and by what their share of delta is divided.
 
@@ -132,25 +134,24 @@ class RoundRule:
     bounds the number of rounds. Without a horizon no end is planned.
     """
 
-    def __init__(
-        self,
-        horizon: int | None,
-        schedule: HorizonRounds | GeometricRounds,
-        fraction: float = 1.0,
-        wait: float | None = None,
-    ) -> None:
-        self.wait = wait
-        self._horizon, self._schedule, self._fraction = horizon, schedule, fraction
-        self.count: int | None = None  # R, how many rounds there can be
-        if horizon is not None and wait is not None:
-            self.count = len(round_lengths(horizon, wait)[1])
-        elif horizon is not None:
-            size, points, number = 1, 0, 0
-            while points < fraction * (horizon - 1) + 1:
-                number += 1
-                size = self.design_size(number, size)
-                points += size
-            self.count = number
+    horizon: int | None
+    schedule: HorizonRounds | GeometricRounds
+    fraction: float = 1.0
+    wait: float | None = None
+
+    @cached_property
+    def count(self) -> int | None:
+        """R, how many rounds there can be."""
+        if self.horizon is None:
+            return None
+        if self.wait is not None:
+            return len(round_lengths(self.horizon, self.wait)[1])
+        size, points, number = 1, 0, 0
+        while points < self.fraction * (self.horizon - 1) + 1:
+            number += 1
+            size = self.design_size(number, size)
+            points += size
+        return number
 
     @property
     def on_arrival(self) -> bool:
@@ -163,13 +164,13 @@ class RoundRule:
 
     def design_size(self, number: int, previous: int) -> int:
         """q_r of round ``number``, after a round with ``previous`` design points."""
-        return self._schedule.design_size(number, previous, self._horizon, self._fraction)
+        return self.schedule.design_size(number, previous, self.horizon, self.fraction)
 
     def length(self, size: int, asks: int) -> int | None:
         """t_r of a round of ``size`` design points after so many asks, where it is fixed."""
-        if self.wait is None or self._horizon is None:
+        if self.wait is None or self.horizon is None:
             return None
-        return _length(size, self.wait, self._horizon - asks)
+        return _length(size, self.wait, self.horizon - asks)
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,8 @@ _Answer = tuple[float, float, int | None]
 class _Point:
     """One point, its answers by source, and their average.
 
-    Sums are exact, so that the average depends neither on the order in which answers came nor on
-    any that were taken out again. They are slow and most points have one answer, so changes wait
-    until there are two.
+    Sums are exact: the average depends neither on the order in which answers came nor on any that
+    were taken out again. They are slow, so changes wait until there are two answers.
     """
 
     def __init__(self, x: Tensor) -> None:
@@ -125,7 +124,7 @@ class Averages:
     def _set(self, key: int, source: int, answer: _Answer | None) -> None:
         point = self._points[key]
         before = point.answers.get(source)
-        if before is answer is None or (before and answer and before[:2] == answer[:2]):
+        if (before and before[:2]) == (answer and answer[:2]):
             return
         point.place(source, answer)
         self.size += (answer is not None) - (before is not None)
@@ -144,7 +143,7 @@ class Averages:
         if self._changed:
             points = {key: self._points[key] for key in sorted(self._changed)}
             X = torch.stack([point.x for point in points.values()])
-            X = self.surrogate.inputs(sent(X, self.surrogate.origin))
+            X = self.surrogate.inputs(sent(X, self.surrogate.like))
             self._at_candidates.update(
                 {
                     key: (x, *point.row[:2]) if point.answers else None
@@ -184,7 +183,7 @@ class Averages:
             if before is not None:  # with hundreds in flight most points are the same
                 same = shared_prefix(labels, before.labels)
             X = torch.cat([self._nothing, *(p.x.unsqueeze(0) for p in points[same:])])
-            X = self.surrogate.inputs(sent(X, self.surrogate.origin))
+            X = self.surrogate.inputs(sent(X, self.surrogate.like))
             if before is not None:
                 X = torch.cat([before.data.X[:same], X])
             # By NumPy and in columns, which is ten times faster for hundreds of points.

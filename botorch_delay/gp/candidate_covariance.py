@@ -117,8 +117,8 @@ class CandidateCovariance:
     @torch.no_grad()
     def times(self, weights: Tensor) -> Tensor:
         """``C weights``, ``N``."""
-        while self._unfolded and not self.folded:  # C has still to be computed from the kernel
-            self._fold(next(iter(self._unfolded)))
+        if not self.folded:  # C has still to be computed from the kernel
+            self._fold(*self._unfolded)
         if self._matrix is None:
             product = self.prior_times(weights)
         else:
@@ -171,14 +171,13 @@ class CandidateCovariance:
     def _begin_block(self) -> None:
         n = len(self._points)
         if n <= MAX_FOLDED and self._blocks:
-            while self._unfolded:
-                self._fold(next(iter(self._unfolded)))
+            self._fold(*self._unfolded)
             if self._matrix is None:
                 self._matrix = self._points.new_empty(n, n)
             self._folding = self._blocks.pop()
             self._unfolded = dict.fromkeys(range(-(-n // HEIGHT)))
-            while self._unfolded and self._points.is_cuda:
-                self._fold(next(iter(self._unfolded)))
+            if self._points.is_cuda:
+                self._fold(*self._unfolded)
         self._add_block()
 
     def _add_block(self) -> None:
@@ -187,14 +186,15 @@ class CandidateCovariance:
         self._used = 0
 
     @torch.no_grad()
-    def _fold(self, stripe: int) -> None:
-        assert self._matrix is not None
+    def _fold(self, *stripes: int) -> None:
         rows, signs = self._folding
-        part = slice(stripe * HEIGHT, (stripe + 1) * HEIGHT)
-        target = self._matrix[part]
-        if not self.folded:
-            target.copy_(covariance(self._kernel, self._points[part], self._points))
-        target.addmm_((signs.unsqueeze(1) * rows[:, part]).mT, rows, alpha=-1.0)
-        del self._unfolded[stripe]
-        if not self._unfolded:
+        for stripe in stripes:
+            assert self._matrix is not None
+            part = slice(stripe * HEIGHT, (stripe + 1) * HEIGHT)
+            target = self._matrix[part]
+            if not self.folded:
+                target.copy_(covariance(self._kernel, self._points[part], self._points))
+            target.addmm_((signs.unsqueeze(1) * rows[:, part]).mT, rows, alpha=-1.0)
+            del self._unfolded[stripe]
+        if stripes and not self._unfolded:
             self.folded += 1

@@ -1,21 +1,18 @@
-"""The posterior at fixed candidates, updated answer by answer.
+"""The posterior at fixed candidates, updated answer by answer: O((N + m) m) for m answered points.
 
 It is stored in one of two forms. If candidates are few, many of them have answers and no other
-points have, the covariance C of the candidates is stored: with p their precisions (inverse noise
-variances of the mean answers) and w = p times the mean answers, the mean is C w. An answer at
-candidate i changes p_i by dp and w_i by dw; with c = C e_i and g = 1 + dp c_i,
+points have, the covariance C of the candidates is stored, and an answer costs O(N): with p their
+precisions (inverse noise variances of the mean answers) and w = p times the mean answers, the mean
+is C w. An answer at candidate i changes p_i by dp and w_i by dw; with c = C e_i and g = 1 + dp c_i,
 
     mean <- mean + c (dw - dp mean_i) / g,      C <- C - (dp / g) c c'.
-
-The cost does not grow with the number of answers or of distinct points; see
-:mod:`botorch_delay.gp.candidate_covariance`.
 
 Otherwise rows are stored, which is more accurate. For m distinct points X with answers of noise D,
 any square root L of K(X, X) + D (L L' = K + D) gives, with R = L^-1 and W = R K(X, candidates),
 
     variance = k(x, x) - column sums of W squared,      mean = W' R y.
 
-Every change acts on the common rows of R and W, in O((N + m) m) at most:
+Every change acts on the common rows of R and W:
 
 * A new point appends a row, as in a Cholesky factorization.
 * A changed noise d_i is a rank-one change: with r = R e_i and e = 1 / (1 + (d_i' - d_i) |r|^2),
@@ -52,6 +49,8 @@ LARGEST_ERROR = 1e-3
 
 # A point (``d``), its mean answer and the noise variance of that mean.
 Answer = tuple[Tensor, float, float]
+# What was there before, and what is there now, by key.
+_Changes = Mapping[int, tuple[Answer | None, Answer | None]]
 
 
 class CandidatePosterior:
@@ -162,6 +161,7 @@ class CandidatePosterior:
 
         A key is the candidate's row, or negative for a point that is not a candidate.
         """
+        pairs = {key: (self._answers.get(key), change) for key, change in changes.items()}
         for key, change in changes.items():
             if change is None:
                 self._answers.pop(key, None)
@@ -172,12 +172,12 @@ class CandidatePosterior:
             min(changes, default=0) >= 0 and min(noise, default=torch.inf) >= self._smallest
         )
         if isinstance(self._kept, _Covariance):
-            if self._folds and self._kept.update(changes):
+            if self._folds and self._kept.update(pairs):
                 return
             self._kept = _Rows(self._kernel, self._candidates)
             self._kept.rebuild(self._answers)
         else:
-            self._kept.update(changes, self._answers)
+            self._kept.update(pairs, self._answers)
         if self._folds and len(self) > SHARE_TO_FOLD * len(self._candidates):
             covariance = CandidateCovariance(self._kernel, self._candidates)
             for row in self._kept.parts[1]:
@@ -192,13 +192,10 @@ class _Covariance:
         self, covariance: CandidateCovariance, mean: Tensor, answers: Mapping[int, Answer]
     ) -> None:
         self._covariance, self.mean = covariance, mean
-        # Precision p and weighted answer w by candidate: on the host, in the order of the answers,
-        # so that nothing is read back from a device, and as vectors.
-        self._sums = {
-            key: (1.0 / noise, value / noise) for key, (_, value, noise) in answers.items()
-        }
+        self._answers = answers  # the owner's, who keeps them up to date
+        # Precision p and weighted answer w by candidate.
         self._precision, self._weighted = mean.new_zeros(2, len(mean)).index_copy_(
-            1, sent_rows([*answers], mean), sent([*self._sums.values()], mean).T
+            1, sent_rows([*answers], mean), sent([*map(_weights, answers.values())], mean).T
         )
         self._folded = 0  # how many blocks were folded when the mean was last computed from w
 
@@ -211,20 +208,17 @@ class _Covariance:
         return (self._weighted * (y - self.mean)).sum()
 
     def correction(self, residual: Tensor) -> Tensor:
-        rows = sent_rows([*self._sums], residual)
+        rows = sent_rows([*self._answers], residual)
         weights = torch.zeros_like(self._precision)
         weights[rows] = residual * self._precision[rows]
         return self._covariance.times(weights)
 
-    def update(self, changes: Mapping[int, Answer | None]) -> bool:
+    def update(self, changes: _Changes) -> bool:
         """False if an answer cannot be taken out accurately; then this must not be used again."""
         replaced = False
-        for key, change in changes.items():
-            precision = weighted = 0.0
-            if change is not None:
-                _, value, noise_var = change
-                precision, weighted = 1.0 / noise_var, value / noise_var
-            before, weighted_before = self._sums.get(key, (0.0, 0.0))
+        for key, (old, new) in changes.items():
+            # On the host, so that nothing is read back from a device.
+            (precision, weighted), (before, weighted_before) = _weights(new), _weights(old)
             more, moved = precision - before, weighted - weighted_before
             if more or moved:
                 found = self._covariance.add_precision(key, more, LARGEST_ERROR)
@@ -233,10 +227,6 @@ class _Covariance:
                 column, growth = found
                 self.mean = self.mean + (moved - more * self.mean[key]) / growth * column
             replaced |= precision <= before
-            if change is None:
-                self._sums.pop(key, None)
-            else:
-                self._sums[key] = precision, weighted
             self._precision[key].fill_(precision)
             self._weighted[key].fill_(weighted)
         # The mean is computed anew after an answer was replaced, which may have been far larger
@@ -245,6 +235,11 @@ class _Covariance:
             self._folded = self._covariance.folded
             self.mean = self._covariance.times(self._weighted)
         return True
+
+
+def _weights(answer: Answer | None) -> tuple[float, float]:
+    """Precision and weighted answer."""
+    return (0.0, 0.0) if answer is None else (1.0 / answer[2], answer[1] / answer[2])
 
 
 class _Rows:
@@ -266,8 +261,6 @@ class _Rows:
         self.variance = self._prior.clone()
         self.mean = torch.zeros_like(self._prior)
         self._position = {key: i for i, key in enumerate(answers)}  # the column of R by key
-        # Values and noise variances on the host, so that nothing is read back from a device.
-        self._told = {key: (value, noise) for key, (_, value, noise) in answers.items()}
         self._points = self._candidates[:0]
         self._noise = self._white = self._prior[:0]  # D, and R y
         self._w = self._prior.new_empty(0, len(self._prior))  # with room for more rows
@@ -277,7 +270,7 @@ class _Rows:
         m = len(answers)
         self._points = torch.stack([x for x, _, _ in answers.values()])
         K = covariance(self._kernel, self._points, self._points)
-        noise = sent([noise for _, noise in self._told.values()], self._prior)
+        noise = sent([noise for _, _, noise in answers.values()], self._prior)
         factor, self._noise = factorize(K, noise)
         self._reserve(m)
         R, W = self.parts
@@ -290,12 +283,12 @@ class _Rows:
             cross = covariance(self._kernel, self._points, self._candidates[part])
             W[:, part] = torch.linalg.solve_triangular(factor, cross, upper=False)
             self.variance[part] -= W[:, part].square().sum(dim=0)
-        self._solve_mean()
+        self._solve_mean(answers)
         self.variance.clamp_min_(0.0)
 
-    def _solve_mean(self) -> None:
+    def _solve_mean(self, answers: Mapping[int, Answer]) -> None:
         R, W = self.parts
-        self._white = R @ sent([value for value, _ in self._told.values()], self._prior)
+        self._white = R @ sent([value for _, value, _ in answers.values()], self._prior)
         self.mean = self._white @ W
 
     @property
@@ -325,24 +318,23 @@ class _Rows:
         self.mean[rows] = self._white @ found
         self.variance[rows] = (self._prior[rows] - found.square().sum(dim=0)).clamp_min(0.0)
 
-    def update(self, changes: Mapping[int, Answer | None], answers: Mapping[int, Answer]) -> None:
+    def update(self, changes: _Changes, answers: Mapping[int, Answer]) -> None:
         """Apply changes; ``answers`` are all answers after them."""
         many = len(changes) > max(REBUILD_SHARE * len(self._position), 8)
-        if many or any(c is None and key in self._position for key, c in changes.items()):
+        if many or any(old and not new for old, new in changes.values()):
             self.rebuild(answers)
             return
         revised = False
-        for key, change in changes.items():
-            if change is None:  # of a point that was not there
-                continue
-            if key in self._position:
-                revised |= change[1] != self._told[key][0]
-                self._revise(key, change[1], change[2])
-            else:
-                self._insert(key, *change)
+        for key, (old, new) in changes.items():
+            if old and new:
+                revised |= new[1] != old[1]
+                if new[2] != old[2]:
+                    self._revise(key, new[2])
+            elif new:
+                self._insert(key, *new)
         self.variance.clamp_min_(0.0)
         if revised:  # not by differences: the old values may have been far larger
-            self._solve_mean()
+            self._solve_mean(answers)
 
     def _insert(self, key: int, x: Tensor, value: float, noise_var: float) -> None:
         m = len(self._position)
@@ -370,13 +362,8 @@ class _Rows:
         self._position[key] = m
         self._points = torch.cat([self._points, point])
         self._noise = torch.cat([self._noise, self._noise.new_full((1,), noise_var)])
-        self._told[key] = value, noise_var
 
-    def _revise(self, key: int, value: float, noise_var: float) -> None:
-        _, before = self._told[key]
-        self._told[key] = value, noise_var
-        if noise_var == before:
-            return
+    def _revise(self, key: int, noise_var: float) -> None:
         i = self._position[key]
         R, W = self.parts
         along = R[:, i].clone()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import torch
 from botorch.exceptions.warnings import InputDataWarning
@@ -21,14 +22,18 @@ from gpytorch.kernels import Kernel
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from gpytorch.means import Mean, ZeroMean
 from gpytorch.models import ExactGP
-from linear_operator.operators import LinearOperator, MatmulLinearOperator
+from linear_operator.operators import (
+    KernelLinearOperator,
+    LinearOperator,
+    MatmulLinearOperator,
+)
 from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.domains.devices import sent
 from botorch_delay.exceptions import InputError, NotSupportedError
 from botorch_delay.gp.factor import Factor, factorize
-from botorch_delay.gp.kernels import ExactKernel, check_kernel, covariance
+from botorch_delay.gp.kernels import check_kernel, covariance
 
 
 class DelayedGP(SingleTaskGP):
@@ -64,8 +69,6 @@ class DelayedGP(SingleTaskGP):
         True
     """
 
-    # In the cache: "observed": (L, L^-1 (y - m)); "fantasy": the fantasy model; "pending": what
-    # _given_answers() found for the first pending points, or all of them.
     _X_pending: Tensor
     _noise_var: float | None
     _original_train_inputs: Tensor
@@ -153,9 +156,10 @@ class DelayedGP(SingleTaskGP):
 
     @property
     def _cache(self) -> dict[str, Any]:
-        """Factors by name, dropped when a hyperparameter has changed.
+        """What is known, dropped when a hyperparameter has changed.
 
-        "observed" has L and L^-1 (y - m) of the answers, "fantasy" the fantasy model.
+        "observed" has L and L^-1 (y - m) of the answers, "fantasy" the fantasy model, and "pending"
+        what :meth:`_given_answers` found for the first pending points, or all of them.
         """
         values, cache = self.__dict__["_stored"]
         # One tensor, so that a device is waited for once.
@@ -177,7 +181,7 @@ class DelayedGP(SingleTaskGP):
         (X,) = args
         validation.matches(X, "X", self.train_inputs[0])
         mean = self.mean_module(X)
-        prior = ExactKernel(self.covar_module, X.dtype)(X)
+        prior = KernelLinearOperator(X, X, partial(covariance, self.covar_module))
         if self.train_inputs[0].shape[-2] == 0:
             return MultivariateNormal(mean, prior)
         factor, white = self._observed()
@@ -208,8 +212,7 @@ class DelayedGP(SingleTaskGP):
             white = torch.cat([white, white.new_zeros(len(mean))])
             fantasy._cache["observed"] = (factor.extended(rows, corner), white)
             cache.update(pending=(rows, schur), fantasy=fantasy)
-        fantasy_model: DelayedGP = cache["fantasy"]
-        return fantasy_model
+        return cast("DelayedGP", cache["fantasy"])
 
     def fantasy_posterior(
         self, X: Tensor, **kwargs: Any
@@ -223,10 +226,7 @@ class DelayedGP(SingleTaskGP):
         self.eval()
         together = torch.cat([self._X_pending, X])
         model = self._with_more(X[:0], self.train_targets[:0], together)
-        cache = self._cache
-        model._cache.update(
-            {name: cache[name] for name in ("observed", "pending") if name in cache}
-        )
+        model._cache.update({name: v for name, v in self._cache.items() if name != "fantasy"})
         return model
 
     def with_answer(self, x: Tensor, y: float | Tensor) -> DelayedGP:
@@ -320,11 +320,8 @@ class DelayedGP(SingleTaskGP):
 
     def _known_pending(self, cache: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
         """What :meth:`_given_answers` found before, for as many of the first pending points."""
-        if "pending" in cache:
-            found: tuple[Tensor, Tensor] = cache["pending"]
-            return found
-        empty = self.train_targets.new_empty(0, 0)
-        return self.train_targets.new_empty(0, len(self.train_targets)), empty
+        empty = self.train_targets.new_empty
+        return cache.get("pending") or (empty(0, len(self.train_targets)), empty(0, 0))
 
     def _given_answers(
         self, P: Tensor, factor: Factor, cache: Mapping[str, Any]
@@ -353,8 +350,7 @@ class DelayedGP(SingleTaskGP):
                 residual = (self.train_targets - self.mean_module(X)).unsqueeze(-1)
                 white = torch.linalg.solve_triangular(factor, residual, upper=False)
             cache["observed"] = (Factor.of(factor), white.squeeze(-1))
-        found: tuple[Factor, Tensor] = cache["observed"]
-        return found
+        return cast("tuple[Factor, Tensor]", cache["observed"])
 
     def _whitened_cross(self, factor: Factor, X: Tensor) -> Tensor:
         """``L^-1 K(train, X)``: ``batch_shape x n x q``."""

@@ -127,31 +127,6 @@ def check_kernel(covar_module: Any, like: Tensor) -> Kernel:
     return covar_module
 
 
-class ExactKernel(Kernel):
-    """The same kernel, evaluated to full precision, lazily."""
-
-    def __init__(self, kernel: Kernel, dtype: torch.dtype) -> None:
-        super().__init__()
-        self._kernel = (kernel,)  # in a tuple, so that it is not registered a second time
-        self._dtype = dtype
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """GPyTorch takes it from the parameters, which this has none of."""
-        return self._dtype
-
-    def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any) -> Tensor:
-        """Kernel values ``n x m``, or ``k(x, x)`` where ``diag``."""
-        (kernel,) = self._kernel
-        if not diag:
-            return covariance(kernel, x1, x2)
-        variance = prior_variance(kernel, x1)
-        if x1.requires_grad and not variance.requires_grad:
-            # Of a stationary kernel it is constant; optimizers still need a gradient, of zero.
-            variance = variance + 0.0 * x1.sum(dim=-1)
-        return variance
-
-
 def _forward(kernel: Any, X1: Tensor, X2: Tensor) -> Tensor:
     """Kernel values on columns that are selected already, as in ``Kernel.forward``."""
     kind = None if kernel.batch_shape else type(kernel)
@@ -254,10 +229,7 @@ def _value(parameter: Tensor, constraint: Interval | None) -> Tensor:
 
 def _own_parameters(kernel: Kernel) -> list[tuple[str, Tensor, Interval | None]]:
     """A kernel's own parameters, without those of its parts, and their constraints."""
-    return [
-        (name, parameter, kernel.constraint_for_parameter_name(name))
-        for name, parameter in kernel.named_parameters(recurse=False)
-    ]
+    return [each for each in kernel.named_parameters_and_constraints() if "." not in each[0]]
 
 
 def _build(record: Mapping[str, Any]) -> Kernel:

@@ -274,9 +274,7 @@ class Posterior:
         with torch.set_grad_enabled(torch.is_grad_enabled() and X.requires_grad):
             inputs = self._inputs(X)
             chunks = inputs.split(rows_per_chunk(len(self), inputs))
-            found = [self._variance(chunk)[2] for chunk in chunks]
-            variance = found[0] if len(found) == 1 else torch.cat(found)
-            return variance if self._scale == 1.0 else self._scale**2 * variance
+            return self._scale**2 * torch.cat([self._variance(chunk)[2] for chunk in chunks])
 
     def at(self, X: Tensor, *, weights: bool = False) -> Moments:
         """The posterior at ``n x d`` points, in bounded memory beyond the result.

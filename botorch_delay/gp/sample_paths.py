@@ -17,7 +17,7 @@ from gpytorch.kernels import Kernel
 from scipy.linalg.lapack import dpstrf
 from torch import Tensor
 
-from botorch_delay.domains.devices import moved, seeded, sent
+from botorch_delay.domains.devices import seeded, sent
 from botorch_delay.exceptions import NotSupportedError
 from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
 
@@ -30,24 +30,17 @@ class PriorPaths:
     """Sample paths of a zero-mean Gaussian process at fixed points, ``n x d``.
 
     They are ``exact``, from a factorization, or approximate, from random Fourier features, with a
-    :class:`NotSupportedError` if BoTorch has none for the kernel. If None, exact for up to 5,000
-    points.
+    :class:`NotSupportedError` if BoTorch has none for the kernel.
     """
 
-    def __init__(
-        self,
-        covar_module: Kernel,
-        points: Tensor,
-        seed: int,
-        *,
-        exact: bool | None = None,
-    ) -> None:
-        self.exact = len(points) <= MAX_EXACT_POINTS if exact is None else exact
-        self._points = points
-        self._matrix: Tensor | None = None  # features at the points, unless too large
+    def __init__(self, covar_module: Kernel, points: Tensor, seed: int, *, exact: bool) -> None:
+        self.exact, self._points = exact, points
+        # A root of the covariance, or features at the points unless these are too large.
+        self._matrix: Tensor | None = None
         with torch.no_grad():
-            if self.exact:
-                self._root = _square_root(covar_module, points)
+            if exact:
+                self._matrix = _square_root(covar_module, points)
+                self._size = self._matrix.shape[1]
                 return
             try:
                 # Drawn on the CPU, so that they are the same on every device.
@@ -61,25 +54,28 @@ class PriorPaths:
                     f"On a box, and above {MAX_EXACT_POINTS} points, sample paths need an RBF or a "
                     f"Matern kernel, possibly scaled, got {type(covar_module).__name__}: {error}"
                 ) from error
-            self._n_features = self._features(points[:1]).shape[-1]
-            if len(points) * self._n_features <= MAX_KEPT_ELEMENTS:
+            self._size = self._features(points[:1]).shape[-1]
+            if len(points) * self._size <= MAX_KEPT_ELEMENTS:
                 self._matrix = self._features(points)
 
     def draw_function(self, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
         """One approximate path, at any points: ``n x d`` to ``n``, differentiable."""
-        weights = _normal(self._n_features, generator, self._points)
+        weights = self._weights(generator)
         return lambda X: self._features(X) @ weights
 
     def draw(self, generator: torch.Generator) -> Tensor:
         """One path, its values at all points: ``n``."""
         with torch.no_grad():
-            if self.exact:
-                return self._root @ _normal(self._root.shape[1], generator, self._points)
-            weights = _normal(self._n_features, generator, self._points)
+            weights = self._weights(generator)
             if self._matrix is not None:
                 return self._matrix @ weights
             rows = rows_per_chunk(len(weights), self._points)
             return torch.cat([self._features(part) @ weights for part in self._points.split(rows)])
+
+    def _weights(self, generator: torch.Generator) -> Tensor:
+        """Standard normal numbers, drawn on the CPU."""
+        drawn = torch.randn(self._size, generator=generator, dtype=self._points.dtype)
+        return sent(drawn, self._points)
 
 
 def _square_root(covar_module: Kernel, points: Tensor) -> Tensor:
@@ -98,9 +94,3 @@ def _square_root(covar_module: Kernel, points: Tensor) -> Tensor:
     root = torch.empty_like(lower)
     root[torch.from_numpy(pivots).long() - 1] = lower
     return sent(root, points)
-
-
-def _normal(n: int, generator: torch.Generator, like: Tensor) -> Tensor:
-    """Standard normal numbers, drawn where the generator lives."""
-    drawn = torch.randn(n, generator=generator, dtype=like.dtype, device=generator.device)
-    return moved(drawn, like.device)

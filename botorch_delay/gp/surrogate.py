@@ -125,7 +125,7 @@ class Learned:
 
     def check(self, domain: Domain) -> None:
         """Raise :class:`InputError` if a study of a domain can't begin with these lengthscales."""
-        columns = domain.encoding.bounds(domain.bounds).shape[-1]
+        columns = len(domain.encoding.width)
         if self.warm_start is not None and len(self.warm_start.lengthscale) != columns:
             raise InputError(
                 f"warm_start has {len(self.warm_start.lengthscale)} lengthscales, and the domain "
@@ -135,29 +135,22 @@ class Learned:
 
 @dataclass(frozen=True)
 class Surrogate:
-    """A zero-mean Gaussian process g with w(f(x)) = offset + scale * g((x - origin) / width).
+    """A zero-mean Gaussian process g with w(f(x)) = offset + scale * g(inputs(x)).
 
-    w is the identity, or a monotone warping if the kernel is learned; inside the package "values"
-    then means warped ones. Columns are encoded first: logarithms, and one column per category.
+    If the kernel is learned, w is a monotone warping, and inside the package "values" then means
+    warped ones. Else w and the inputs are identities.
     """
 
-    covar_module: Kernel  # of g, on normalised inputs
+    covar_module: Kernel  # of g
     noise_var: float  # lambda^2, in units of g
-    origin: Tensor  # lower ends of the inputs, ``d``
-    width: Tensor  # sides of the inputs, ``d``
+    like: Tensor  # of the points' dtype and device
+    inputs: Encoding = field(default_factory=Encoding)  # maps points to those of g
     offset: float = 0.0
     scale: float = 1.0
     learned: bool = False  # whether the hyperparameters come from the answers
     # Whether offset and scale are known; not with too few answers, or if all are equal.
     scaled: bool = True
-    encoding: Encoding = field(default_factory=Encoding)
     warping: Warping = field(default_factory=Warping)
-
-    @classmethod
-    def fixed(cls, covar_module: Kernel, noise_var: float, like: Tensor) -> Surrogate:
-        """A given kernel and noise, in raw units."""
-        zeros = like.new_zeros(like.shape[-1])
-        return cls(covar_module, noise_var, zeros, torch.ones_like(zeros))
 
     def standardized(self, y: Tensor) -> Surrogate:
         """This surrogate, with the scale of the values ``y`` (``m``) if it has none yet."""
@@ -169,18 +162,12 @@ class Surrogate:
     @property
     def is_exact(self) -> bool:
         """Whether the noise was learned and is at most that of exact evaluations."""
-        return self.learned and self.noise_var <= exact_noise(self.origin)
+        return self.learned and self.noise_var <= exact_noise(self.like)
 
     @property
     def noise_std(self) -> float:
         """The noise's standard deviation, in units of the values; 0 if :attr:`is_exact`."""
         return 0.0 if self.is_exact else self.noise_var**0.5 * self.scale
-
-    def inputs(self, X: Tensor) -> Tensor:
-        """Points as inputs of g."""
-        if not self.learned:
-            return X
-        return (self.encoding(X) - self.origin) / self.width
 
     def inverse_noise_std(self, data: Data) -> float:
         """The largest 1 / lambda of the answers, in units of the values; its own without any."""
@@ -218,7 +205,7 @@ class Surrogate:
         noise = torch.where(known.isnan(), self.noise_var, known / self.scale**2)
         standard = (self.warping(y) - self.offset) / self.scale
         data = Data.averaged(answers.X, standard, noise, answers.group)
-        return data.to(self.origin, self.inputs)
+        return data.to(self.like, self.inputs)
 
     def warped(self, value: float) -> float:
         """The warped value of one of the user's, to be maximised."""
@@ -290,8 +277,15 @@ class Surrogate:
                 raise ValueError(f"{numbers} are out of range")
         except (KeyError, TypeError, ValueError) as error:
             raise StorageError(f"The stored hyperparameters are malformed: {error}.") from error
-        scaled = record["scaled"] is True
-        return replace(_with_kernel(kernel, domain), **numbers, scaled=scaled, warping=warping)
+        return cls(
+            kernel,
+            like=points,
+            inputs=domain.encoding,
+            learned=True,
+            scaled=record["scaled"] is True,
+            warping=warping,
+            **numbers,
+        )
 
 
 def fit_surrogate(
@@ -321,13 +315,12 @@ def fit_surrogate(
     scales, noises = _priors(domain, warm_start, least)
     own = warm_start.noise_var if warm_start else math.exp(NOISE_LOC)
     own = jitter if exact else max(own, least)
-    prior = _learned(scales.mode, domain, own)
-    X = prior.inputs(sent(answers.X, domain.like)).cpu().double()
+    X = domain.encoding(sent(answers.X, domain.like)).cpu().double()
     weight = spread_weights(X)
     warping = WARPINGS[warp](told, weight)
     y = warping(told)
     offset, scale = _standardization(y, weight, domain.like)
-    prior = replace(prior, offset=offset, scale=scale or 1.0)
+    prior = _learned(scales.mode, domain, own, offset=offset, scale=scale or 1.0)
     if len(y) < MIN_ANSWERS_TO_FIT or scale is None:
         return replace(prior, scaled=False)
     prior = replace(prior, warping=warping)
@@ -344,8 +337,8 @@ def fit_surrogate(
             stacklevel=2,
         )
         return previous or prior
-    fitted = _learned(found.lengthscale, domain, found.noise_var or own)
-    fitted = replace(fitted, offset=offset + scale * found.mean, scale=scale, warping=warping)
+    units = {"offset": offset + scale * found.mean, "scale": scale, "warping": warping}
+    fitted = _learned(found.lengthscale, domain, found.noise_var or own, **units)
     logger.info("fitted to %d answers: %s", len(y), fitted.hyperparameters())
     return fitted
 
@@ -364,25 +357,26 @@ def _fit(
     The noise is learned unless all variances are known. Fits begin with each noise of ``begin``,
     and ``least`` is the least that is learned. Of many answers a random subset is used.
     """
-    steps = FEW_ITERATIONS if len(y) > MANY_ANSWERS else MOST_ITERATIONS
-    rows = torch.arange(len(y))
-    if len(y) > MANY_ANSWERS:
-        generator = torch.Generator().manual_seed(seed)
-        rows = torch.randperm(len(y), generator=generator)[:MANY_ANSWERS].sort().values
-    known = None if bool(noise_var.isnan().any()) else noise_var[rows].numpy()
-    start = np.log(priors[0].mode)
-    starts = [start]
-    if known is None:
-        starts = [np.append(start, np.log(max(noise, least))) for noise in begin]
-    whole = Objective(X[rows].numpy(), y[rows].numpy(), known, *priors)
-    if len(y) > MANY_ANSWERS:  # every other answer is enough to tell which start is better
-        some = None if known is None else known[::2]
-        half = Objective(X[rows[::2]].numpy(), y[rows[::2]].numpy(), some, *priors)
-        rough = fit(half, starts, least, steps)
-        if rough is not None:
-            noise = () if rough.noise_var is None else (rough.noise_var,)
-            starts = [np.log([*rough.lengthscale, *noise])]
-    return fit(whole, starts, least, steps)
+    learns_noise = bool(noise_var.isnan().any())
+    starts = [np.log(priors[0].mode)]
+    if learns_noise:
+        starts = [np.append(starts[0], np.log(max(noise, least))) for noise in begin]
+
+    def fitted(rows: Tensor, steps: int) -> Fit | None:
+        known = None if learns_noise else noise_var[rows].numpy()
+        return fit(
+            Objective(X[rows].numpy(), y[rows].numpy(), known, *priors), starts, least, steps
+        )
+
+    if len(y) <= MANY_ANSWERS:
+        return fitted(torch.arange(len(y)), MOST_ITERATIONS)
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randperm(len(y), generator=generator)[:MANY_ANSWERS].sort().values
+    rough = fitted(rows[::2], FEW_ITERATIONS)  # enough to tell which start is better
+    if rough is not None:
+        noise = () if rough.noise_var is None else (rough.noise_var,)
+        starts = [np.log([*rough.lengthscale, *noise])]
+    return fitted(rows, FEW_ITERATIONS)
 
 
 def _priors(
@@ -390,7 +384,7 @@ def _priors(
 ) -> tuple[LogNormal, LogNormal]:
     """Priors of lengthscales and noise, around what another study has learned if it is given."""
     if warm_start is None:
-        columns = domain.encoding.bounds(domain.bounds).shape[-1]
+        columns = len(domain.encoding.width)
         # The mode of BoTorch's prior, LogNormal(sqrt(2) + log(columns) / 2, sqrt(3)).
         scale = math.exp(math.sqrt(2.0) - 3.0) * math.sqrt(columns)
         scales, noises = np.full(columns, scale), LogNormal(np.array([NOISE_LOC]), NOISE_SCALE)
@@ -402,20 +396,11 @@ def _priors(
     return LogNormal.around(scales, spread), noises
 
 
-def _learned(lengthscale: np.ndarray, domain: Domain, noise_var: float) -> Surrogate:
+def _learned(lengthscale: np.ndarray, domain: Domain, noise_var: float, **units: Any) -> Surrogate:
     kernel = MaternKernel(nu=2.5, ard_num_dims=len(lengthscale)).to(domain.like)
     kernel.lengthscale = sent(lengthscale, domain.like)
-    surrogate = _with_kernel(kernel.requires_grad_(False).eval(), domain)
-    return replace(surrogate, noise_var=noise_var)
-
-
-def _with_kernel(kernel: Kernel, domain: Domain) -> Surrogate:
-    """A learned surrogate of a domain's values, with noise and units still to be set."""
-    encoding = domain.encoding
-    origin, top = encoding.bounds(domain.bounds)
-    width = top - origin
-    width = torch.where(width > 0.0, width, torch.ones_like(width))
-    return Surrogate(kernel, 1.0, origin, width, learned=True, encoding=encoding)
+    kernel.requires_grad_(False).eval()
+    return Surrogate(kernel, noise_var, domain.like, domain.encoding, learned=True, **units)
 
 
 def _standardization(y: Tensor, weight: Tensor, like: Tensor) -> tuple[float, float | None]:

@@ -42,13 +42,12 @@ class Answers:
             for column in ([r.value for r in results], [r.noise_var for r in results])
         )
         rows = [result.index for result in results]
-        if domain.count is not None and None not in rows:
+        if None in rows:  # on a box, or elsewhere than in a set
+            X = torch.stack([result.point for result in results])
+            group = same_points(X)
+        else:
             group = torch.tensor(rows, dtype=torch.long)
             X = domain.on_cpu[group]
-        else:
-            points = [result.point for result in results]
-            X = torch.stack(points) if points else domain.on_cpu[:0]
-            group = same_points(X)
         return cls(X, sign * values.to(domain.like.dtype), noise_var, group)
 
 

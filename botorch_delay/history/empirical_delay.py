@@ -142,10 +142,7 @@ class EmpiricalDelay:
 
 
 def _whole(values: Any, name: str) -> np.ndarray:
-    if isinstance(values, Tensor | np.ndarray):
-        given = torch.as_tensor(values)
-    else:
-        given = torch.tensor(list(values), dtype=torch.double)
+    given = torch.as_tensor(values, dtype=torch.double)
     try:
         return check_delays(given, given.numel()).cpu().numpy()
     except InputError as error:

@@ -105,18 +105,14 @@ def read_events(records: Sequence[Any], domain: Domain) -> list[Event]:
         X = domain.like.new_tensor(points)
         if X.shape != (len(placed), domain.dim):
             raise ValueError(f"points have {domain.dim} columns")
-        rows = [event.data["point"] for event in placed]
-        asked = torch.tensor([event.kind != "attached" for event in placed])
-        inside = torch.tensor([row is not None for row in rows])
-        if domain.count is None:
-            fits = not bool(inside.any()) and bool(domain.contains(X[asked]).all())
-        elif bool((asked & ~inside).any()):
-            fits = False
-        else:
-            last = domain.count - 1
-            at = [validation.whole(row, "point", 0, last) for row in rows if row is not None]
-            named = domain.like[at]
-            fits = torch.equal(X[inside], named) and bool((domain.find(X[~inside]) < 0).all())
+        given, last = (event.data["point"] for event in placed), (domain.count or 0) - 1
+        rows = torch.tensor(
+            [-1 if n is None else validation.whole(n, "point", 0, last) for n in given]
+        )
+        is_row, asked = rows >= 0, torch.tensor([event.kind != "attached" for event in placed])
+        fits = torch.equal(X[is_row], domain.like[rows[is_row]])
+        fits = fits and bool((domain.find(X[~is_row]) < 0).all())
+        fits = fits and bool(domain.contains(X[asked & ~is_row]).all())
         if not fits:
             raise ValueError("x is not the point of the domain that is named")
     except (LookupError, TypeError, ValueError, RuntimeError) as error:

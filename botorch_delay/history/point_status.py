@@ -162,7 +162,7 @@ class Feasibility(TrialObserver):
 
     def ask_counts(self) -> list[int]:
         """How often each point was asked, of those that were."""
-        return [len(trials) for trials in self._trials.values() if trials]
+        return [len(trials) for trials in self._trials.values()]
 
     def trials(self, key: int) -> list[Trial]:
         """The trials of a point, in the order of their ids."""
@@ -182,11 +182,11 @@ class Feasibility(TrialObserver):
 
     def known(self) -> set[int]:
         """Points not asked again because evaluations are exact."""
-        return {key for key in self.unavailable() if self.status(key) is PointStatus.KNOWN}
+        return set(self._tries) if self._exact else set()
 
     def unavailable(self) -> list[int]:
         """All points that may not be asked now, increasing."""
-        marked = {*self._trials, *self._attached} if self._exact else self.suspects
+        marked = {*self.suspects, *self._tries} if self._exact else self.suspects
         return sorted(key for key in marked if self.status(key) is not PointStatus.OPEN)
 
     def infeasible(self) -> list[int]:

@@ -73,7 +73,8 @@ class Trial(_Placed):
         columns: what the point's numbers stand for.
         index: row of the point in a finite domain; None on a box.
         round: counted from 1.
-        slot: which design point of the round it serves, counted from 0; below 0 for none.
+        slot: which design point of the round it serves, counted from 0; below 0 for none. Without
+            design points a count of asks.
         asked_at: seconds since the epoch (UTC).
         state: running, completed, failed or abandoned.
         value: the answer as told, or corrected last; None without one.

@@ -160,10 +160,7 @@ class DelayGenerationNode(Readable, ExternalGenerationNode):
         run.open.clear()
 
     def get_next_candidate(self, pending_parameters: list[TParameterization]) -> TParameterization:
-        """The next arm.
-
-        Args:
-            pending_parameters: not used; what is pending is known from the experiment.
+        """The next arm; what is pending is known from the experiment.
 
         Raises:
             GenerationStrategyCompleted: if the horizon is reached, or no feasible point is left.
@@ -253,7 +250,7 @@ class _ExperimentRun(EngineRun):
     def params(self, x: Tensor) -> dict[str, Any]:
         return {name: self._kinds[name].cast(v) for name, v in self.domain.params(x).items()}
 
-    def past(self, data: Data) -> Iterator[PastTrial]:
+    def past(self, data: Data) -> Iterator[PastTrial | None]:
         """All arms of the experiment that are new or may have changed."""
         frame = data.df[data.df["metric_name"] == self._metric]
         columns = (frame[name].tolist() for name in ("trial_index", "arm_name", "mean", "sem"))
@@ -281,9 +278,7 @@ class _ExperimentRun(EngineRun):
                 more = {"noise_var": noise_var, "reason": trial.status_reason or ""}
                 yield self.past_ask(record, state, value, **more)
             elif state is TrialState.COMPLETED:
-                result = self.past_result(number, arm.parameters, value)
-                if result is not None:
-                    yield result
+                yield self.past_result(number, arm.parameters, value)
 
 
 def _arms(experiment: Experiment) -> Iterator[tuple[Any, int, Arm, GeneratorRun]]:

@@ -85,7 +85,7 @@ class EngineRun:
     """
 
     def __init__(self, name: str, space: Space, settings: Settings, maximize: bool) -> None:
-        self.space, self.domain = space, space.domain
+        self.domain = space.domain
         self.replica = Replica(lambda: settings.make(self.domain, maximize))
         self.ended: set[int] = set()
         self.stopped_early = False
@@ -99,11 +99,11 @@ class EngineRun:
         """The optimizer as of the last ``take_in``, for reading."""
         return self.replica.optimizer
 
-    def take_in(self, trials: Iterable[PastTrial]) -> None:
-        """As :meth:`Replica.sync`; after an error all of them are read again."""
+    def take_in(self, trials: Iterable[PastTrial | None]) -> None:
+        """As :meth:`Replica.sync`, without None; after an error all of them are read again."""
         ended = set(self.ended)
         try:
-            self.replica.sync(trials)
+            self.replica.sync(past for past in trials if past is not None)
         except BaseException:
             self.ended = ended
             raise
@@ -174,9 +174,9 @@ class EngineRun:
         """A trial with its state and value; it has failed if the value cannot be used."""
         if state is TrialState.COMPLETED:
             try:
-                validation.answer(value, self.domain.like)
+                value = validation.answer(value, self.domain.like)
             except InputError as error:
-                state, more["reason"] = TrialState.FAILED, str(error)
+                state, value, more["reason"] = TrialState.FAILED, None, str(error)
         if state in (TrialState.COMPLETED, TrialState.FAILED):
             self.ended.add(past.number)
         return replace(past, state=state, value=value, **more)
@@ -186,9 +186,9 @@ class EngineRun:
     ) -> PastTrial | None:
         """A result obtained elsewhere; None, with a warning, if it cannot be used."""
         self.ended.add(number)
-        params = {name: params[name] for name in self.space.parameters if name in params}
+        params = {name: params[name] for name in self.domain.columns.parameters if name in params}
         try:
-            validation.answer(value, self.domain.like)
+            value = validation.answer(value, self.domain.like)
             x = self.domain.point(params, outside=True)
         except InputError as error:
             logger.warning("the result of trial %s is not used: %s", number, error)

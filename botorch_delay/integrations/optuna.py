@@ -291,7 +291,7 @@ class _StudyRun(EngineRun):
         self.take_in(self._past(trials, lost))
         return lost
 
-    def _past(self, trials: Iterable[FrozenTrial], lost: set[int]) -> Iterator[PastTrial]:
+    def _past(self, trials: Iterable[FrozenTrial], lost: set[int]) -> Iterator[PastTrial | None]:
         """The trials that are new or may have changed."""
         for trial in trials:
             if trial.number in self.ended or trial.state is Theirs.WAITING:
@@ -310,9 +310,7 @@ class _StudyRun(EngineRun):
                     state = TrialState.ABANDONED
                 yield self.past_ask(record, state, trial.values[0] if is_complete else None)
             elif is_complete:
-                result = self.past_result(trial.number, trial.params, trial.values[0])
-                if result is not None:
-                    yield result
+                yield self.past_result(trial.number, trial.params, trial.values[0])
 
     def _record(self, trial: FrozenTrial) -> Mapping[str, Any] | None:
         """The record of a trial that was asked here."""

@@ -225,15 +225,8 @@ class DelaySearch(Readable, Searcher):
     ) -> None:
         """Attach a result obtained elsewhere; ``add_evaluated_trials`` takes many.
 
-        It is ignored if it is not in the space, not finite, or of a trial that raised or was
-        stopped early.
-
-        Args:
-            parameters: the configuration.
-            value: its metric.
-            error: whether the trial raised.
-            pruned: whether it was stopped early.
-            intermediate_values: not used.
+        It is ignored if it is not in the space, not finite, or of a trial that raised (``error``)
+        or was stopped early (``pruned``). ``intermediate_values`` are not used.
         """
         if error or pruned or value is None:
             return

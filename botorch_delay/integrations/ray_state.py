@@ -99,10 +99,7 @@ def tune_trials(folder: Path) -> dict[str, tuple[str, dict[str, Any]]]:
 
 
 def _stored(past: PastTrial) -> dict[str, Any]:
-    """A trial as plain values, without an answer that could not be used."""
-    completed = past.state is TrialState.COMPLETED
-    value = validation.real(past.value, "value") if completed else None
-    return {**vars(past), "x": past.x.tolist(), "state": past.state.value, "value": value}
+    return {**vars(past), "x": past.x.tolist(), "state": past.state.value}
 
 
 def _past(stored: Mapping[str, Any]) -> PastTrial:

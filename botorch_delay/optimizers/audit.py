@@ -16,11 +16,11 @@ from gpytorch.kernels import Kernel
 
 from botorch_delay import validation
 from botorch_delay.confidence.anytime import Ellipsoids
-from botorch_delay.confidence.guarantee import Guarantee
+from botorch_delay.confidence.guarantee import BudgetTerms, Guarantee
 from botorch_delay.delays import SubExponentialDelay
 from botorch_delay.elimination.rounds import Departure
+from botorch_delay.history.point_status import MAX_FAILURES
 from botorch_delay.history.trials import Attached, Ledger, Trial, TrialObserver, TrialState
-from botorch_delay.optimizers.assumptions import assumed, of_budget
 from botorch_delay.optimizers.budget import Budget
 from botorch_delay.optimizers.certificate import ROUNDING, is_noisier
 from botorch_delay.optimizers.config import BPEConfig
@@ -165,9 +165,8 @@ class Audit(TrialObserver):
 
     def guarantee(self) -> Guarantee:
         """The regret bound of Theorem 1 and what comes on top of it, or what is missing for it."""
-        config, terms = self._config, None if self._budget is None else self._budget.terms()
-        seen = {"failed": self.failed, "abandoned": self.abandoned, "amended": self.amended}
-        assumptions = assumed(config, **seen, own_noise=self.own_noise)
+        config, budget, terms = self._config, self._budget, None
+        assumptions = self._assumptions()
         departed = {entry for record in self._rounds.records for entry in record.departures}
         if self._rounds.open is not None:
             departed |= self._rounds.open.departures
@@ -180,9 +179,10 @@ class Audit(TrialObserver):
         if config.geometric is not None:
             factor *= _geometric_factor(config.geometric.growth)
         waits, cost = 0, None
-        if terms is not None and self._budget is not None:
-            factor, waits, cost = terms.factor, self._budget.waits, terms.waits_cost
-            assumptions.append(of_budget(terms))
+        if budget is not None:
+            terms = budget.terms()
+            factor, waits, cost = terms.factor, budget.waits, terms.waits_cost
+            assumptions.append(_of_budget(terms))
         elif self._constants is not None and self._rounds.round_rule.on_arrival:
             waits, cost = self._waits()
         return Guarantee(
@@ -213,14 +213,14 @@ class Audit(TrialObserver):
         """How many asks were made while rounds waited, and what they can have cost at most."""
         most, waits = self._most_costly, self._rounds.out_of_round
         cost = waits * most
-        for record in self._rounds.records:
-            waits += record.waits
-            cost += record.waits * most
-            if record.half_width is not None:  # no point of more regret was left
-                most = min(most, 4.0 * record.half_width)
+        rounds = [(record.waits, record.half_width) for record in self._rounds.records]
         if self._rounds.open is not None:
-            waits += self._rounds.open.waits
-            cost += self._rounds.open.waits * most
+            rounds.append((self._rounds.open.waits, None))
+        for count, half_width in rounds:
+            waits += count
+            cost += count * most
+            if half_width is not None:  # no point of more regret was left
+                most = min(most, 4.0 * half_width)
         return waits, cost
 
     @cached_property
@@ -231,33 +231,67 @@ class Audit(TrialObserver):
         largest = self._rounds.active.largest_deviation(self._config.fixed.covar_module)
         return 2.0 * self._constants.norm_bound * largest
 
+    def _assumptions(self) -> list[str]:
+        """What the claim rests on, in words, for users to judge; but for the terms of a budget."""
+        config, again = self._config, ""
+        if self.failed or self.abandoned:
+            again = (
+                f" (so far {self.failed} failed, and {self.abandoned} design points were "
+                "abandoned before they were answered: a timeout that depends on the value voids "
+                "the claim)"
+            )
+        assumptions = [
+            "the kernel is right",
+            *config.confidence.assumptions,
+            "whether a trial fails or is abandoned does not depend on noise, its own or that of "
+            f"others, given the points{again}; the maximiser never fails {MAX_FAILURES} times "
+            "without an answer in between, after which a point counts as infeasible; asks that "
+            "fail or are given up, and those that are made while their points are asked again, "
+            "come on top of the regret bound",
+        ]
+        assumptions += _those(
+            {
+                f"every correction (so far {self.amended}) says what the evaluation gave: a result "
+                "that is withdrawn, or replaced by another evaluation, because of its value voids "
+                "the claim": self.amended > 0,
+                "the noise variances that answers were told with do not depend on "
+                "them": self.own_noise,
+                "the search for the largest deviation on the box finds at least a constant share "
+                "of it, which enters the regret bound as a factor; elimination does not rest on "
+                "it": not config.finite,
+                "no trial fails: with a rule outside the design, failures could change which "
+                "design points follow": config.exploit is not None and not config.exact,
+            }
+        )
+        assumptions += [*_of_delays(config), *_of_rounds(config)]
+        if config.proves and config.confidence.constants is None:
+            assumptions.append(
+                f"the bounds of {config.confidence!r} hold as they say: they have no norm bound "
+                "and no noise scale that could be held against the answers"
+            )
+        return assumptions
+
     def _configuration(self) -> list[str]:
         """What a configuration lacks for the claim."""
-        config, missing = self._config, []
+        config, resets = self._config, self._rounds.resets > 0
         confidence, delay, kernel = config.confidence, config.delay, config.covar_module
-        if config.learned:
-            missing.append(
+        missing = _those(
+            {
                 "kernel and noise are learned from the answers, and a learned kernel proves "
-                "nothing; pass covar_module and noise_var."
-            )
-        if isinstance(delay, SubExponentialDelay) and delay.paper_min:
-            missing.append(
+                "nothing; pass covar_module and noise_var.": config.learned,
                 "the delay bound with the paper's minimum is exceeded far more often than "
-                "promised; use paper_min=False."
-            )
-        if self._rounds.resets:
-            missing.append(
+                "promised; use paper_min=False.": isinstance(delay, SubExponentialDelay)
+                and delay.paper_min,
                 "every active point has its exact value already or is infeasible, so that points "
-                "are asked that bounds had eliminated."
-                if config.exact
-                else "every active point turned out to be infeasible, so that points had to be "
-                "taken back that bounds had eliminated."
-            )
-        if delay is not None and config.exploit is not None and not config.repeat_pending:
-            missing.append(
+                "are asked that bounds had eliminated.": resets and config.exact,
+                "every active point turned out to be infeasible, so that points had to be taken "
+                "back that bounds had eliminated.": resets and not config.exact,
                 "with repeat_pending=False values may decide how many design points a round of "
-                "fixed length has; leave out delay, or repeat_pending."
-            )
+                "fixed length has; leave out delay, or repeat_pending.": delay is not None
+                and config.exploit is not None
+                and not config.repeat_pending,
+            }
+        )
         if not config.finite and isinstance(kernel, Kernel):
             lacks = confidence.missing_on_box(kernel)
             if lacks is None and not confidence.missing and not confidence.holds_on_box:
@@ -284,40 +318,40 @@ class Audit(TrialObserver):
 
     def _what_happened(self, departed: set[Departure], *, refuted: bool) -> list[str]:
         """Why valid bounds do not carry the claim any more."""
-        config, budgeted, missing = self._config, self._budget is not None, []
+        config, budgeted = self._config, self._budget is not None
         kept = budgeted and not refuted and not self.noisier
         certified = "; certificate holds all the same" if kept else ""
-        missing += [f"{reason}{certified}." for reason in self._broken]
-        if self.noisier:
-            missing.append(
+        missing = [f"{reason}{certified}." for reason in self._broken]
+        missing += _those(
+            {
                 "an answer was told with a noise variance above noise_std squared, on which the "
-                "bounds rest; make the optimizer with the largest scale of the noise."
-            )
-        if self.own_noise and config.evidence == "all":
-            missing.append(
+                "bounds rest; make the optimizer with the largest scale of the noise.": (
+                    self.noisier
+                ),
                 "an answer was told with a noise variance other than noise_var, and bounds from "
-                'all answers are proved for one that all of them share; use evidence="round".'
-            )
-        if self.failed and config.exploit is not None and not config.exact:
-            missing.append(
+                'all answers are proved for one that all of them share; use evidence="round".': (
+                    self.own_noise and config.evidence == "all"
+                ),
                 "a trial failed while a rule plays outside the design: where the rule asked may "
                 "have changed which design points followed; use exploit=None where trials fail"
-                f"{certified}."
-            )
+                f"{certified}.": (
+                    self.failed > 0 and config.exploit is not None and not config.exact
+                ),
+            }
+        )
         also = ""
         if not missing and not refuted:
             also = certified or f"; {_KEPT}"
         wide = f"its round may leave more regret than the bound charges{also}"
         unless = ", if it was not given up because of its value" if also and not budgeted else ""
-        for departure, sentence in {
+        reasons = {
             Departure.GIVEN_UP: f"a design point was given up: {wide}{unless}.",
             Departure.UNEVEN: f"a design point has a noise variance other than noise_var: {wide}.",
             Departure.SHORTENED: f"a failure took an ask from a round of fixed length: {wide}.",
             Departure.UNANSWERED: "a round closed before all its design points were answered: "
             f"{wide}.",
-        }.items():
-            if departure in departed:
-                missing.append(sentence)
+        }
+        missing += [sentence for departure, sentence in reasons.items() if departure in departed]
         limit = len(self._ledger) - 1 - self._longest_wait  # those still running count as well
         beyond = self.beyond_bound + sum(trial.id < limit for trial in self._ledger.running())
         if beyond:
@@ -337,3 +371,71 @@ def _geometric_factor(growth: float) -> float:
     """
     root = math.sqrt(growth)
     return math.sqrt(2.0 * growth * root / (root - 1.0))
+
+
+def _those(sentences: Mapping[str, bool]) -> list[str]:
+    """The sentences that hold."""
+    return [sentence for sentence, holds in sentences.items() if holds]
+
+
+def _of_delays(config: BPEConfig) -> list[str]:
+    """What delays may depend on, which the answers that bounds use decide."""
+    exact, pooled = config.exact, not config.exact and config.evidence == "all"
+    waits = config.delay is None and config.rounds.straggler_factor is None
+    given = "" if exact else ", and do not depend on the noise given the point"
+    return _those(
+        {
+            "evaluations are exact, so that bounds from all answers hold whatever points, delays "
+            "and failures depend on; a point that has been asked is not asked again, the best "
+            "included": exact,
+            "half of the bounds' share of delta is for the self-normalised bound from all answers, "
+            "so that Theorem 1's bound is that for delta / 2: delays, failures and attached "
+            "results do not depend on the noise given the point, and every attached result is an "
+            "evaluation of its own, attached once": pooled,
+            "delays may depend on the points; on the values too as long as no trial fails or is "
+            "abandoned": waits and not (exact or pooled),
+            f"delays are independent, with the law {config.delay!r}{given}": config.delay
+            is not None,
+        }
+    )
+
+
+def _of_rounds(config: BPEConfig) -> list[str]:
+    """What the regret bound counts of asks while rounds wait, and of the first ones."""
+    kappa, on_arrival, found = config.rounds.straggler_factor, config.delay is None, []
+    if config.geometric is not None:
+        first = math.ceil(config.geometric.first / config.fraction)
+        first = min(first, config.horizon or first)
+        found.append(
+            f"rounds grow by the factor {config.geometric.growth:g}: each has its own share "
+            f"of delta in the regret bound, and the first {first} asks come on top of it, at "
+            "the most that an ask can cost"
+        )
+    waits = _those(
+        {
+            "asks that are made while a round waits for its last design points come on top of "
+            "Theorem 1's bound: it is waited for every one of them, for as long as it "
+            "takes": on_arrival and kappa is None,
+            "asks that are made while a round waits come on top of the regret bound": on_arrival
+            and kappa is not None,
+            f"rounds close without stragglers once deviations are at most {kappa or 1.0:g} times "
+            "the intended ones: at which steps a round's design points are answered or fail does "
+            "not depend on their noise, jointly, given all that was known when the round opened; "
+            "delays may depend on the points, but where asks wait for free workers while a rule "
+            "plays, durations may not; no design point is given up before its round "
+            "closes": kappa is not None and not config.exact,
+        }
+    )
+    return waits + found
+
+
+def _of_budget(budget: BudgetTerms) -> str:
+    """What the regret bound consists of, where there is a budget."""
+    return (
+        f"the regret bound is {budget.bound:.6g} (B = {budget.plan:.6g}, BPE-Delay's plan on "
+        "the whole set), plus W, what asks cost while a round waits or a point is asked again "
+        f"({budget.waits_cost:.6g} so far), plus E, what rounds on the active set come to beyond "
+        f"the plan ({budget.excess:.6g} so far). Any asks cost at most {budget.trivial:.6g}: a "
+        f"factor of {budget.vacuous_from:.3g} or more says nothing. certificate needs "
+        "none of B, W and E, and holds whatever delays, failures and missing answers depend on"
+    )

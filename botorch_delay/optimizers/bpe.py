@@ -21,8 +21,7 @@ from botorch_delay.domains.devices import sent
 from botorch_delay.domains.domain import Domain
 from botorch_delay.domains.finite import FiniteDomain
 from botorch_delay.domains.space import Space, as_domain
-from botorch_delay.elimination.active_set import ActiveSet
-from botorch_delay.elimination.finite_active_set import FiniteActiveSet
+from botorch_delay.elimination.active_set import ActiveSet, FiniteActiveSet
 from botorch_delay.elimination.open_round import NO_SLOT, WAITING_SLOT, OpenRound
 from botorch_delay.elimination.rounds import GeometricRounds, HorizonRounds, RoundRecord
 from botorch_delay.exceptions import (
@@ -193,8 +192,7 @@ class BPEDelayOptimizer(Optimizer):
                 raise InputError(f"Algorithm 1 needs {name}; None was given.")
         options: dict[str, Any] = {"delta": delta, "seed": seed, "maximize": maximize}
         optimizer = cls(domain, horizon, exploit=None, **needed, **options)
-        optimizer._config = replace(optimizer._config, as_published=True)
-        optimizer._start()
+        optimizer._config.as_published = True
         return optimizer
 
     @classmethod
@@ -225,27 +223,18 @@ class BPEDelayOptimizer(Optimizer):
             norm_bound: C_k, a bound on the RKHS norm of f.
             noise_std: sigma, the sub-Gaussian scale of the noise.
         """
-        options: dict[str, Any] = {"explore_fraction": 0.1}
-        given = {"horizon": horizon, "covar_module": covar_module, "noise_var": noise_var}
+        given: dict[str, Any] = {"horizon": horizon, "covar_module": covar_module}
+        given |= {"noise_var": noise_var}
         for name, value in given.items():
             if value is None or isinstance(value, Learned):
                 raise InputError(f"A guarantee needs {name}, got {value!r}; pass {name}.")
-        delta = validation.probability(delta, "delta")
-        found = as_domain(domain)
+        delta, found = validation.probability(delta, "delta"), as_domain(domain)
+        given |= {"delta": delta, "seed": seed, "maximize": maximize}
         if isinstance(found, Domain) and found.count is not None:  # else the constructor refuses it
-            rule = CertifyingUCB(norm_bound, noise_std, delta / 2.0)
-            options = {"exploit": WithinBudget(rule)}
-        return cls(
-            domain,
-            horizon,
-            covar_module=covar_module,
-            noise_var=noise_var,
-            confidence=RKHSConfidence(norm_bound, noise_std),
-            delta=delta,
-            seed=seed,
-            maximize=maximize,
-            **options,
-        )
+            given["exploit"] = WithinBudget(CertifyingUCB(norm_bound, noise_std, delta / 2.0))
+        else:
+            given["explore_fraction"] = 0.1
+        return cls(domain, confidence=RKHSConfidence(norm_bound, noise_std), **given)
 
     @property
     @exclusive

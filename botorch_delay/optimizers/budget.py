@@ -53,7 +53,7 @@ from botorch_delay.confidence.anytime import Ellipsoid
 from botorch_delay.confidence.bounds import Evidence
 from botorch_delay.confidence.guarantee import BudgetTerms
 from botorch_delay.design.greedy import greedy_max_variance
-from botorch_delay.elimination.finite_active_set import surviving
+from botorch_delay.elimination.active_set import surviving
 from botorch_delay.elimination.rounds import RoundRule
 from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
 from botorch_delay.gp.surrogate import Surrogate
@@ -182,17 +182,17 @@ class Budget(TrialObserver):
         """The largest regret of an ask of each round, with all of delta and with half of it."""
         surrogate, points, sizes = self._surrogate, self._config.domain.like, self._sizes
         full, own = [self._largest], [self._largest]
-        if len(sizes) == 1:
-            return full, own
+        share = self._rounds.bounds(1).delta  # as that of every round
         kernel, noise_var = surrogate.covar_module, surrogate.noise_var
-        design = greedy_max_variance(kernel, points, noise_var, max(sizes[:-1])).cpu()
+        longest = max(sizes[:-1], default=1)
+        design = greedy_max_variance(kernel, points, noise_var, longest).cpu()
         for size in sizes[:-1]:
             data = surrogate.data(Answers.without_values(self._config.domain, design[:size]))
             widths = [
                 self._config.confidence.fixed_design(
-                    Evidence.under(surrogate, data, share / (2.0 * len(sizes)), len(points))
+                    Evidence.under(surrogate, data, delta, len(points))
                 )
-                for share in (self._config.delta, self._config.delta / 2.0)
+                for delta in (2.0 * share, share)
             ]
             weights = any(width.needs_weights for width in widths)
             posterior = surrogate.posterior(data).at(points, weights=weights)

@@ -50,7 +50,7 @@ from botorch_delay.confidence.anytime import Ellipsoids, doubling_groups
 from botorch_delay.confidence.bounds import Constants
 from botorch_delay.confidence.nets import largest_on_box
 from botorch_delay.domains.domain import Domain
-from botorch_delay.elimination.finite_active_set import surviving
+from botorch_delay.elimination.active_set import surviving
 from botorch_delay.exceptions import NotSupportedError
 from botorch_delay.gp.posterior import Data
 from botorch_delay.gp.surrogate import Surrogate
@@ -152,8 +152,8 @@ def certify(
     rivals, refuted, where = None, norm > bound, "cells of the box"
     if domain.count is not None:
         ends = [each.bounds(domain.like, bound) for each in both]
-        lower = torch.stack([low for low, _ in ends]).amax(dim=0)
-        upper = torch.stack([high for _, high in ends]).amin(dim=0)
+        lower = torch.maximum(*(low for low, _ in ends))
+        upper = torch.minimum(*(high for _, high in ends))
         rivals = domain.on_cpu[surviving(lower, upper)]
         refuted |= bool((lower > upper).any()) or not len(rivals)
         where = f"{len(rivals)} of {domain.count} points"
@@ -162,7 +162,7 @@ def certify(
         """A bound on ``max_x sum_i counts_i (f(x) - f(asked_i))``, at least 0."""
 
         def at(X: Tensor) -> Tensor:
-            return torch.stack([each.excess(X, asked, counts, bound) for each in both]).amin(dim=0)
+            return torch.minimum(*(each.bounds(X, bound, asked, counts)[1] for each in both))
 
         if rivals is not None:
             return max(float(at(rivals).max()), 0.0)

@@ -46,7 +46,7 @@ DEFAULT_CONFIRM = 0.2
 _LAW = "a delay law such as PoissonDelay, or None (an estimate bounds no delay)"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Config:
     """What every optimizer is made with, checked, and with defaults filled in.
 
@@ -72,26 +72,18 @@ class Config:
                 "parameters with Space(...)."
             )
         if self.horizon is not None:
-            self._fill(horizon=validation.whole(self.horizon, "horizon", 1))
-        self._fill(seed=validation.seed(self.seed))
+            self.horizon = validation.whole(self.horizon, "horizon", 1)
+        self.seed = validation.seed(self.seed)
         validation.flag(self.maximize, "maximize")
         validation.flag(self.exact, "exact")
         if self.covar_module is None:
-            self._fill(covar_module=Learned())
+            self.covar_module = Learned()
         if isinstance(self.covar_module, Learned):
             self.covar_module.check(self.domain)
         else:
             kernel = copy.deepcopy(check_kernel(self.covar_module, self.domain.like))
-            self._fill(covar_module=kernel.requires_grad_(False).eval())
+            self.covar_module = kernel.requires_grad_(False).eval()
         self._check_noise()
-
-    def _fill(self, **values: Any) -> None:
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
-
-    def plan(self, horizon: int | None) -> None:
-        """Plan this many asks; every run has its own copy of the configuration."""
-        self._fill(horizon=horizon)
 
     def _check_noise(self) -> None:
         if self.exact and self.noise_var is not None:
@@ -109,7 +101,7 @@ class Config:
             )
         if self.noise_var is not None:
             like = self.domain.like
-            self._fill(noise_var=validation.noise_variance(self.noise_var, "noise_var", like))
+            self.noise_var = validation.noise_variance(self.noise_var, "noise_var", like)
 
     @cached_property
     def learned(self) -> bool:
@@ -150,7 +142,7 @@ class Config:
         if noise_var is None:
             with torch.no_grad():
                 noise_var = exact_noise(like) * prior_variance(kernel, like).max().item()
-        return Surrogate.fixed(kernel, noise_var, like)
+        return Surrogate(kernel, noise_var, like)
 
     def describe(self) -> dict[str, Any]:
         """Every argument but the domain, JSON-ready."""
@@ -159,7 +151,7 @@ class Config:
         return {name: describe_part(getattr(self, name), like) for name in names}
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class AcquisitionConfig(Config):
     """What an :class:`AcquisitionOptimizer` is made with."""
 
@@ -181,7 +173,7 @@ class AcquisitionConfig(Config):
         return self.rule.interval_confidence
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class BoundsConfig(Config):
     """What an optimizer that decides by confidence bounds is made with."""
 
@@ -205,14 +197,14 @@ class BoundsConfig(Config):
             _check_type(constants, Constants, f"constants of {kind}", expected)
             for name, value in constants._asdict().items():
                 validation.positive(value, f"{name} in constants of {kind}")
-        self._fill(delta=validation.probability(self.delta, "delta"))
+        self.delta = validation.probability(self.delta, "delta")
 
     @property
     def interval_confidence(self) -> tuple[Confidence, float]:
         return self.confidence, self.delta
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class ThreDSConfig(BoundsConfig):
     """What a :class:`ThreDSOptimizer` is made with."""
 
@@ -225,7 +217,7 @@ class ThreDSConfig(BoundsConfig):
                 "GP-ThreDS needs covar_module and noise_var; it has no way to learn them."
             )
         super().__post_init__()
-        self._fill(patience=validation.whole(self.patience, "patience", 1))
+        self.patience = validation.whole(self.patience, "patience", 1)
         if self.interval is None:
             if self.confidence.constants is None:
                 raise InputError(
@@ -240,10 +232,10 @@ class ThreDSConfig(BoundsConfig):
         ends = validation.real(low, "interval[0]"), validation.real(high, "interval[1]")
         if not ends[0] < ends[1]:
             raise InputError(f"interval must increase, got {ends}.")
-        self._fill(interval=ends)
+        self.interval = ends
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class BPEConfig(BoundsConfig):
     """What a :class:`BPEDelayOptimizer` is made with, and whether it is Algorithm 1 as printed."""
 
@@ -279,15 +271,15 @@ class BPEConfig(BoundsConfig):
     def _fill_defaults(self) -> None:
         if isinstance(self.covar_module, Learned) and not self.confidence.missing:
             # These bounds are in units of the values.
-            self._fill(covar_module=replace(self.covar_module, warp="none"))
+            self.covar_module = replace(self.covar_module, warp="none")
         exploit = self.exploit
         exploits = isinstance(exploit, Exploit) and self.delay is None
         if self.evidence is None:
             pooled = self.exact or (exploits and bool(self.confidence.missing))
-            self._fill(evidence="all" if pooled else "round")
+            self.evidence = "all" if pooled else "round"
         if self.explore_fraction is None:
-            self._fill(explore_fraction=DEFAULT_FRACTION if exploits else 1.0)
-        self._fill(explore_fraction=validation.real(self.explore_fraction, "explore_fraction"))
+            self.explore_fraction = DEFAULT_FRACTION if exploits else 1.0
+        self.explore_fraction = validation.real(self.explore_fraction, "explore_fraction")
         if isinstance(exploit, Exploit):
             practical = LEARNED_RULE_ON_SETS if self.finite else LEARNED_RULE_ON_BOXES
             rule = exploit.rule or (practical if self.learned else DEFAULT_RULE)
@@ -295,66 +287,53 @@ class BPEConfig(BoundsConfig):
             if share is None:
                 confirms = self.finite and self.learned and not self.exact
                 share = DEFAULT_CONFIRM if confirms and self.horizon is not None else 0.0
-            self._fill(exploit=replace(exploit, rule=rule, confirm_fraction=share))
+            self.exploit = replace(exploit, rule=rule, confirm_fraction=share)
 
     def _refuse_contradictions(self) -> None:
         rho, on_arrival = self.fraction, self.delay is None
-        _refuse(
-            self.evidence not in ("round", "all"),
-            f"evidence must be 'round' or 'all', got {self.evidence!r}.",
-        )
-        _refuse(
-            not 0.0 < rho <= 1.0, f"explore_fraction must be above 0 and at most 1, got {rho:g}."
-        )
-        _refuse(
-            rho < 1.0 and self.exploit is None,
-            "An explore_fraction below 1 needs a rule for the other asks; pass exploit=UCB(6.0).",
-        )
-        _refuse(
-            self.horizon is None and self.geometric is None,
-            "Without a horizon rounds cannot follow from it; pass "
-            "rounds=GeometricRounds(first, growth), or a horizon.",
-        )
-        _refuse(
-            not on_arrival and (self.geometric is not None or rho < 1.0),
-            "With a delay law rounds have the lengths of Algorithm 1; leave out delay to use "
-            "GeometricRounds or an explore_fraction below 1.",
-        )
         once = self.evidence == "all" and not self.confirm_fraction and self.budget_factor is None
-        _refuse(
-            self.exact and not once,
+        budgeted = self.budget_factor is not None
+        straggles = self.rounds.straggler_factor is not None
+        others = self.rounds != HorizonRounds() or self.evidence == "all"
+        for message, contradicts in {
+            f"evidence must be 'round' or 'all', got {self.evidence!r}.": (
+                self.evidence not in ("round", "all")
+            ),
+            f"explore_fraction must be above 0 and at most 1, got {rho:g}.": not 0.0 < rho <= 1.0,
+            "An explore_fraction below 1 needs a rule for the other asks; pass "
+            "exploit=UCB(6.0).": rho < 1.0 and self.exploit is None,
+            "Without a horizon rounds cannot follow from it; pass "
+            "rounds=GeometricRounds(first, growth), or a horizon.": (
+                self.horizon is None and self.geometric is None
+            ),
+            "With a delay law rounds have the lengths of Algorithm 1; leave out delay to use "
+            "GeometricRounds or an explore_fraction below 1.": (
+                not on_arrival and (self.geometric is not None or rho < 1.0)
+            ),
             "Exact evaluations are all used, and none is asked again; leave out exact, or "
-            "evidence, confirm_fraction and WithinBudget.",
-        )
-        _refuse(
-            self.confirm_fraction > 0.0 and self.horizon is None,
-            "confirm_fraction is a share of the horizon; leave it out, or pass a horizon.",
-        )
-        if self.budget_factor is not None:
-            _refuse(
-                not self.proves or self.confidence.constants is None,
-                "WithinBudget needs bounds that are valid, of a norm bound and a noise scale; pass "
-                "covar_module, noise_var and confidence=RKHSConfidence(norm_bound, noise_std).",
-            )
-            others = self.rounds != HorizonRounds() or self.evidence == "all"
-            _refuse(
-                not on_arrival or others or rho < 1.0,
-                "WithinBudget needs the rounds of the horizon that close on arrival, with all of "
-                "their design points, and decides itself how many asks these are; leave out delay, "
-                "rounds, evidence and explore_fraction.",
-            )
-        if self.rounds.straggler_factor is not None:
-            _refuse(
-                not on_arrival,
-                "With a delay law rounds have fixed lengths and wait for nobody; leave out delay "
-                "to use straggler_factor.",
-            )
-            _refuse(
-                not self.repeat_pending,
-                "With repeat_pending=False design points wait for trials that values may have led "
-                "to, and then which of them straggle must not decide what a round's bounds use; "
-                "leave out straggler_factor, or repeat_pending.",
-            )
+            "evidence, confirm_fraction and WithinBudget.": self.exact and not once,
+            "confirm_fraction is a share of the horizon; leave it out, or pass a horizon.": (
+                self.confirm_fraction > 0.0 and self.horizon is None
+            ),
+            "WithinBudget needs bounds that are valid, of a norm bound and a noise scale; pass "
+            "covar_module, noise_var and confidence=RKHSConfidence(norm_bound, noise_std).": (
+                budgeted and (not self.proves or self.confidence.constants is None)
+            ),
+            "WithinBudget needs the rounds of the horizon that close on arrival, with all of "
+            "their design points, and decides itself how many asks these are; leave out delay, "
+            "rounds, evidence and explore_fraction.": (
+                budgeted and (not on_arrival or others or rho < 1.0)
+            ),
+            "With a delay law rounds have fixed lengths and wait for nobody; leave out delay "
+            "to use straggler_factor.": straggles and not on_arrival,
+            "With repeat_pending=False design points wait for trials that values may have led "
+            "to, and then which of them straggle must not decide what a round's bounds use; "
+            "leave out straggler_factor, or repeat_pending.": (
+                straggles and not self.repeat_pending
+            ),
+        }.items():
+            if contradicts:
+                raise InputError(message)
 
     @property
     def merges(self) -> bool:
@@ -407,11 +386,6 @@ class BPEConfig(BoundsConfig):
             assert self.horizon is not None
             wait = self.delay.upper_bound(self.horizon, self.delta)
         return RoundRule(self.horizon, self.rounds, self.fraction, wait)
-
-
-def _refuse(contradicts: bool, message: str) -> None:
-    if contradicts:
-        raise InputError(message)
 
 
 def _check_type(value: Any, kind: Any, name: str, expected: str) -> None:

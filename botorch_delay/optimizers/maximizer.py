@@ -18,12 +18,12 @@ from botorch_delay.design.ascent import (
     maximize,
     nearby,
 )
-from botorch_delay.domains.devices import generator_for, moved, sent, sent_rows
+from botorch_delay.domains.devices import generator_for, moved, sent_rows
 from botorch_delay.elimination.active_set import ActiveSet
 from botorch_delay.elimination.box_active_set import spread_points
 from botorch_delay.exceptions import InputError, NumericsError
 from botorch_delay.gp.surrogate import MANY_ANSWERS, Surrogate
-from botorch_delay.history.point_status import REPEATS, Feasibility, nothing_to_ask, row_of
+from botorch_delay.history.point_status import REPEATS, Feasibility, nothing_to_ask
 from botorch_delay.history.trials import Ledger, Suggestion
 from botorch_delay.optimizers.config import AcquisitionConfig, BPEConfig
 from botorch_delay.optimizers.rule_model import RuleModel
@@ -106,15 +106,16 @@ class Maximizer:
         EmptyDomainError if nothing may be asked, NumericsError if the rule is finite nowhere.
         """
         self.update(active)
-        point: int | Tensor | None = self.repeat(active) if repeat else None
-        if point is None and confirm:
-            point = self.confirm(active)
-        if point is None:
+        key = self.repeat(active) if repeat else None
+        if key is None and confirm:
+            key = self.confirm(active)
+        if key is None:
             point = self._largest(active)
+        else:
+            point = key if self.model.finite else self.model.point(key)
         data = {"width": self.model.width_at(point)} if self.model.pending.inflate else {}
-        if isinstance(point, int):
-            return Suggestion(point, round=number, slot=slot, data=data)
-        return Suggestion(None, round=number, slot=slot, x=point, data=data)
+        index, x = (point, None) if isinstance(point, int) else (None, point)
+        return Suggestion(index, number, slot, x, data)
 
     def _largest(self, active: ActiveSet | None) -> int | Tensor:
         """Where the rule is largest: a row of a finite set, a point (``d``) of a box."""
@@ -147,8 +148,8 @@ class Maximizer:
             return model.candidates.index_select(0, scores.argmax().unsqueeze(0)).squeeze(0)
         return self._climb(model, scores, may_ask, allowed)
 
-    def repeat(self, active: ActiveSet | None = None) -> int | Tensor | None:
-        """The best answered point, if asking it again may reveal noise.
+    def repeat(self, active: ActiveSet | None = None) -> int | None:
+        """The key of the best answered point, if asking it again may reveal noise.
 
         A few answers in many columns cannot tell noise from a function that varies fast. Two
         answers at one point can.
@@ -162,12 +163,10 @@ class Maximizer:
             return None
         keys, mean, _ = self._answered(active)
         key = keys[int(mean.argmax())] if keys else 0
-        if not keys or key in model.running():
-            return None
-        return key if model.finite else model.point(key).clone()
+        return None if not keys or key in model.running() else key
 
-    def confirm(self, active: ActiveSet | None = None) -> int | Tensor | None:
-        """The answered point to ask again, while it is open which is best; see :class:`Exploit`."""
+    def confirm(self, active: ActiveSet | None = None) -> int | None:
+        """The key of a point to ask again, while it is open which is best; see :class:`Exploit`."""
         if self.model.is_blind or self.model.tells_all_at_once:
             return None
         keys, mean, deviation = self._answered(active)
@@ -183,8 +182,7 @@ class Maximizer:
         upper = upper.masked_fill(running | ~contested, -torch.inf)
         if not bool(torch.isfinite(upper.max())):
             return None
-        key = keys[lowest_of_largest(upper, self.model.prior_deviation)]
-        return key if self.model.finite else self.model.point(key).clone()
+        return keys[lowest_of_largest(upper, self.model.prior_deviation)]
 
     @cached_property
     def _spread(self) -> Tensor:
@@ -203,13 +201,11 @@ class Maximizer:
             generator = generator_for(self._config.seed, 0)
             self._order = moved(torch.randperm(len(pool), generator=generator), pool.device)
             self._taken, self._seen = torch.zeros_like(self._order), 0
-        asked = self._ledger.trials[self._seen :]
-        if asked and self.model.finite:
-            rows = sent_rows([row_of(trial) for trial in asked], pool)
-            self._taken.index_fill_(0, rows, 1)
-        elif asked:
-            for x in sent(torch.stack([trial.point for trial in asked]), pool):
-                self._taken.masked_fill_((pool == x).all(dim=1), 1)
+        asked = [self.model.key(trial) for trial in self._ledger.trials[self._seen :]]
+        if self.model.finite:
+            self._taken[sent_rows(asked, pool)] = 1
+        else:
+            self._taken |= torch.isin(_hashes(pool), _hashes(self.model.points(asked)))
         self._seen = len(self._ledger)
         turn = (self._order - len(self._ledger)) % len(pool)
         return -(turn + len(pool) * self._taken).to(pool)
@@ -309,13 +305,10 @@ class Maximizer:
         allowed = self._domain.contains(X)
         if active is not None and active.inside is not None:
             allowed &= active.inside(X)
-        rows = allowed.nonzero().flatten()
-        inputs = model.surrogate.inputs(X)
-        mean = model.answers.anywhere.mean(inputs)
+        rows, mean = allowed.nonzero().flatten(), model.mean_at(X)
         if len(rows) > MOST_CONFIRMED:
             rows = rows[mean[rows].topk(MOST_CONFIRMED).indices.sort().values]
-        deviation = model.with_pending.anywhere.at(inputs[rows]).deviation
-        return [keys[row] for row in rows.tolist()], mean[rows], deviation
+        return [keys[row] for row in rows.tolist()], mean[rows], model.deviation_at(X[rows])
 
 
 def _hashes(X: Tensor) -> Tensor:

@@ -22,7 +22,6 @@ from botorch_delay.elimination.active_set import ActiveSet
 from botorch_delay.elimination.box_active_set import whole_set
 from botorch_delay.exceptions import InputTypeError, NoAnswerError, NotSupportedError
 from botorch_delay.gp.kernels import check_kernel
-from botorch_delay.gp.posterior import Data
 from botorch_delay.gp.surrogate import Hyperparameters, Surrogate
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.empirical_delay import EmpiricalDelay
@@ -32,13 +31,11 @@ from botorch_delay.optimizers.forecasts import Straggler, describe_running
 from botorch_delay.optimizers.recommendation import (
     ANSWER_ITSELF,
     UNCHECKED,
+    Judgement,
     Prediction,
     Recommendation,
     Replicates,
-    intervals,
-    predict,
     replicates,
-    safest_nearby,
 )
 from botorch_delay.optimizers.rule_model import failing_places
 from botorch_delay.optimizers.run import Run, exclusive
@@ -147,7 +144,7 @@ class ReadableRun(Run, ABC):
             NoAnswerError: before any answer.
         """
         data, judged = self._judged("base a recommendation on")
-        surrogate, answered = judged[0], sent(data.X, self._domain.like)
+        surrogate, answered = judged.surrogate, sent(data.X, self._domain.like)
         evaluated = [result.index for result in self._ledger.results()]
         rows, candidates = self._active_points().evaluated(evaluated, answered)
         agree = surrogate.learned and self._feasibility.answers_agree()
@@ -155,10 +152,10 @@ class ReadableRun(Run, ABC):
         scores = data.y if trusted else surrogate.means_of_many(data)
         safer = None
         if scores is None:
-            posterior, half, _ = intervals(candidates, *judged)
+            posterior, half, _ = judged.intervals(candidates)
             safest = posterior.mean - half if surrogate.learned else posterior.mean
             at = int(safest.argmax())
-            noisy = surrogate.learned and not surrogate.is_exact
+            noisy = surrogate.learned and surrogate.scaled and not surrogate.is_exact
             if noisy and self._domain.count is None and not tried:
                 safer = self._safer(candidates, safest, half, judged)
         else:
@@ -218,12 +215,12 @@ class ReadableRun(Run, ABC):
             NoAnswerError: before any answer.
         """
         data, judged = self._judged("bound what can be gained")
-        if not judged[0].scaled:
+        if not judged.surrogate.scaled:
             return torch.inf
         _, candidates = self._open_points().candidates(sent(data.X, self._domain.like))
-        posterior, half, _ = intervals(candidates, *judged)
+        posterior, half, _ = judged.intervals(candidates)
         ends = torch.stack([(posterior.mean + half).max(), (posterior.mean - half).max()])
-        upper, lower = judged[0].warping.inverse(ends).tolist()
+        upper, lower = judged.surrogate.warping.inverse(ends).tolist()
         return max(upper - lower, 0.0)
 
     @property
@@ -239,7 +236,10 @@ class ReadableRun(Run, ABC):
         """
         surrogate, confidence, delta = self._judgement()
         if surrogate.learned:
-            return self._plausible(delta)
+            answers, judged = self._judged("judge a recommendation by")
+            candidates = self._open_points().candidates(sent(answers.X, self._domain.like))[1]
+            counts = len(self._ledger), self._ledger.answer_count
+            return plausible(*judged[:2], candidates, self.recommend().x, delta, counts)
         if confidence.constants is None:
             raise NotSupportedError(
                 f"A certificate rests on a norm bound and a noise scale, and {confidence!r} has "
@@ -296,12 +296,6 @@ class ReadableRun(Run, ABC):
             recommended = self.recommend().x
         parts = self._domain, kernel, trials, recommended
         return certify(*parts, constants, delta, sign=self._config.sign)
-
-    def _plausible(self, delta: float) -> Certificate:
-        answers, (surrogate, data, *_) = self._judged("judge a recommendation by")
-        candidates = self._open_points().candidates(sent(answers.X, self._domain.like))[1]
-        counts = len(self._ledger), self._ledger.answer_count
-        return plausible(surrogate, data, candidates, self.recommend().x, delta, counts)
 
     @exclusive
     def table(self) -> list[dict[str, Any]]:
@@ -383,39 +377,30 @@ class ReadableRun(Run, ABC):
         except NoAnswerError:
             return None
 
-    def _judged(self, purpose: str) -> tuple[Answers, tuple[Surrogate, Data, Confidence, float]]:
-        """All results; and the surrogate, the results in its units, confidence and delta."""
+    def _judged(self, purpose: str) -> tuple[Answers, Judgement]:
+        """All results, and what they say."""
         data = self._config.answers(self._ledger.results())
         if not len(data):
             raise NoAnswerError(f"There is no answer yet to {purpose}; tell() or attach() one.")
         surrogate, confidence, delta = self._judgement()
-        return data, (surrogate, surrogate.data(data), confidence, delta)
+        return data, Judgement(surrogate, surrogate.data(data), confidence, delta)
 
     def _safer(
-        self,
-        answered: Tensor,
-        lower: Tensor,
-        half: Tensor,
-        judged: tuple[Surrogate, Data, Confidence, float],
+        self, answered: Tensor, lower: Tensor, half: Tensor, judged: Judgement
     ) -> Tensor | None:
         """A point of a box that is safer than all answered ones (``n x d``), if there is one."""
-        surrogate, data, *_ = judged
-        if not surrogate.scaled or not bool(self._domain.contains(answered).all()):
+        if not bool(self._domain.contains(answered).all()):
             return None
-        fails = None
-        if keys := self._feasibility.fruitless():
-            failed = torch.stack([self._feasibility.keys.point(key) for key in keys])
-            fails = failing_places(surrogate, sent(failed, self._domain.like), data.X)
+        places = self._feasibility, self._domain, lambda: judged.data.X
+        fails = failing_places(judged.surrogate, *places)
         generator = generator_for(self._config.seed, self._ledger.answer_count)
-        return safest_nearby(answered, lower, half, self._domain, judged, generator, fails)
+        return judged.safest_nearby(answered, lower, half, self._domain, generator, fails)
 
-    def _predicted(
-        self, X: Tensor, judged: tuple[Surrogate, Data, Confidence, float]
-    ) -> Prediction:
-        found = predict(X, *judged, self._config.sign)
+    def _predicted(self, X: Tensor, judged: Judgement) -> Prediction:
+        found, surrogate = judged.predict(X, self._config.sign), judged.surrogate
         if self._config.exact:  # a jitter stands for the noise
             found = replace(found, noise_std=torch.zeros_like(found.noise_std))
-        unchecked = judged[0].is_exact and judged[0].scaled and not self._config.exact
+        unchecked = surrogate.is_exact and surrogate.scaled and not self._config.exact
         if unchecked and not self._feasibility.answers_agree():
             return replace(found, interval=f"{found.interval}, {UNCHECKED}")
         return found

@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from botorch_delay.confidence.bounds import Confidence, Evidence
+from botorch_delay.confidence.bounds import Confidence, Evidence, HalfWidth
 from botorch_delay.design.ascent import LEADERS, LOCAL_REACH, BoundClimb, maximize, nearby
 from botorch_delay.domains.domain import Domain
 from botorch_delay.gp.posterior import Data, Moments, Posterior
@@ -84,63 +84,72 @@ class Prediction:
     noise_std: Tensor
 
 
-def intervals(
-    candidates: Tensor, surrogate: Surrogate, data: Data, confidence: Confidence, delta: float
-) -> tuple[Moments, Tensor, str]:
-    """The posterior, half-widths of intervals around its mean, and what these are, in words."""
-    width = confidence.adaptive(Evidence.under(surrogate, data, delta))
-    posterior = surrogate.posterior(data).at(candidates, weights=width.needs_weights)
-    return posterior, width.at(posterior), width.words
+class Judgement(NamedTuple):
+    """What answers, in units of a surrogate, say of f."""
 
+    surrogate: Surrogate
+    data: Data
+    confidence: Confidence
+    delta: float
 
-def safest_nearby(
-    answered: Tensor,
-    lower: Tensor,
-    half: Tensor,
-    domain: Domain,
-    judged: tuple[Surrogate, Data, Confidence, float],
-    generator: torch.Generator,
-    fails: Callable[[Tensor], Tensor] | None,
-) -> Tensor | None:
-    """A point of a box near the best answered ones whose interval ends better than all of theirs.
+    @property
+    def width(self) -> HalfWidth:
+        return self.confidence.adaptive(Evidence.under(self.surrogate, self.data, self.delta))
 
-    With noise a learned kernel knows the values between answers as well as those at them. None if
-    climbs of the lower end find no such point, ``d``, from the best answered points (``n x d``;
-    ``lower`` ends and ``half``-widths of their intervals, ``n``) and places around them, where
-    ``fails`` (``n x d`` to bool ``n``) does not hold.
-    """
-    surrogate, data, confidence, delta = judged
-    leaders = answered[lower.topk(min(LEADERS, len(lower))).indices]
-    starts = torch.cat([leaders, nearby(domain, leaders, AROUND, LOCAL_REACH, generator)])
-    inside = None if fails is None else lambda X: ~fails(X)
-    starts = starts if inside is None else starts[inside(starts)]
-    if not len(starts):
-        return None
-    model = Posterior(surrogate.covar_module, data)
-    factor = -confidence.adaptive(Evidence.under(surrogate, data, delta)).multiplier
-    climb = BoundClimb(surrogate, model, model, factor, starts, capped=False)
-    X, _ = maximize(climb, domain, starts, generator=generator, inside=inside, reach=LOCAL_REACH)
-    X = domain.columns.rounded(X)
-    posterior, wide, _ = intervals(X, *judged)
-    found = posterior.mean - wide
-    gain = found.max() - lower.max() - LEAST_GAIN * half[lower.argmax()]
-    return X[found.argmax()].clone() if bool(gain > 0.0) else None
+    def intervals(self, X: Tensor) -> tuple[Moments, Tensor, str]:
+        """The posterior, half-widths of intervals around its mean, and what these are, in words."""
+        width = self.width
+        posterior = self.surrogate.posterior(self.data).at(X, weights=width.needs_weights)
+        return posterior, width.at(posterior), width.words
 
+    def predict(self, X: Tensor, sign: float) -> Prediction:
+        """The prediction at points, ``n x d``."""
+        surrogate = self.surrogate
+        posterior, half, interval = self.intervals(X)
+        if surrogate.learned and not self.confidence.missing:
+            interval = f"under the learned kernel, a heuristic: {interval}"
+        middle, noise = posterior.mean, surrogate.noise_std
+        if not surrogate.scaled:
+            half, interval, noise = torch.full_like(half, torch.inf), UNBOUNDED, math.nan
+        ends = torch.stack([middle - half, middle, middle + half, middle - noise, middle + noise])
+        worst, mean, best, low, high = sign * surrogate.warping.inverse(ends)
+        lower, upper = (worst, best) if sign > 0 else (best, worst)
+        return Prediction(mean, lower, upper, interval, (high - low).abs() / 2.0)
 
-def predict(
-    X: Tensor, surrogate: Surrogate, data: Data, confidence: Confidence, delta: float, sign: float
-) -> Prediction:
-    """The prediction at points, ``n x d``."""
-    posterior, half, interval = intervals(X, surrogate, data, confidence, delta)
-    if surrogate.learned and not confidence.missing:
-        interval = f"under the learned kernel, a heuristic: {interval}"
-    middle, noise = posterior.mean, surrogate.noise_std
-    if not surrogate.scaled:
-        half, interval, noise = torch.full_like(half, torch.inf), UNBOUNDED, math.nan
-    ends = torch.stack([middle - half, middle, middle + half, middle - noise, middle + noise])
-    worst, mean, best, low, high = sign * surrogate.warping.inverse(ends)
-    lower, upper = (worst, best) if sign > 0 else (best, worst)
-    return Prediction(mean, lower, upper, interval, (high - low).abs() / 2.0)
+    def safest_nearby(
+        self,
+        answered: Tensor,
+        lower: Tensor,
+        half: Tensor,
+        domain: Domain,
+        generator: torch.Generator,
+        fails: Callable[[Tensor], Tensor] | None,
+    ) -> Tensor | None:
+        """A point of a box near the best answered ones whose interval ends better than theirs.
+
+        With noise a learned kernel knows the values between answers as well as those at them. None
+        if climbs of the lower end find no such point, ``d``, from the best answered points
+        (``n x d``; ``lower`` ends and ``half``-widths of their intervals, ``n``) and places around
+        them, where ``fails`` (``n x d`` to bool ``n``) does not hold.
+        """
+        leaders = answered[lower.topk(min(LEADERS, len(lower))).indices]
+        starts = torch.cat([leaders, nearby(domain, leaders, AROUND, LOCAL_REACH, generator)])
+        inside = None if fails is None else lambda X: ~fails(X)
+        starts = starts if inside is None else starts[inside(starts)]
+        if not len(starts):
+            return None
+        model = Posterior(self.surrogate.covar_module, self.data)
+        climb = BoundClimb(
+            self.surrogate, model, model, -self.width.multiplier, starts, capped=False
+        )
+        X, _ = maximize(
+            climb, domain, starts, generator=generator, inside=inside, reach=LOCAL_REACH
+        )
+        X = domain.columns.rounded(X)
+        posterior, wide, _ = self.intervals(X)
+        found = posterior.mean - wide
+        gain = found.max() - lower.max() - LEAST_GAIN * half[lower.argmax()]
+        return X[found.argmax()].clone() if bool(gain > 0.0) else None
 
 
 @dataclass(frozen=True, eq=False)

@@ -113,7 +113,6 @@ class Replica:
     def __init__(self, make: Callable[[], BPEDelayOptimizer]) -> None:
         self._make = make
         self._behind = False  # whether the optimizer lacks some of the trials
-        self._unrecorded: list[int] = []  # trials that ended; see _Ask.told
         self._past: dict[int, PastTrial] = {}
         self._asks: dict[int, _Ask] = {}  # of trials that have a record
         self._openers: list[int] = []  # the trial that opened each round, from the first
@@ -233,7 +232,7 @@ class Replica:
         self.optimizer = self._make()
         self._trials: dict[int, Trial] = {}  # by the other system's number, in the order of ids
         self._attached: set[int] = set()
-        self._unrecorded = []
+        self._unrecorded: list[int] = []  # trials that ended; see _Ask.told
         self._after = 0  # of the next ask
         self._decided: set[tuple[str, float]] = set()  # kinds and times of events of asks
 

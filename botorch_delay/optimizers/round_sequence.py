@@ -185,7 +185,8 @@ class RoundSequence(TrialObserver):
         if rows is not None:
             points = len(config.domain.like if config.as_published else rows)
         of_round = delta / self.round_rule.delta_divisor(number)
-        return RoundBounds(config.confidence, of_round, delta, points, config.proves, config.sign)
+        valid, sign = config.proves, config.sign
+        return RoundBounds(number, config.confidence, of_round, delta, points, valid, sign)
 
     def close(self, *, last: bool) -> dict[str, Any]:
         """The end of the open round, as the data of an event.
@@ -390,11 +391,11 @@ class RoundSequence(TrialObserver):
         ids, answers = tuple(trial.id for trial in used), config.answers(used)
         # On a box a replay makes the active set from the answers of trials alone.
         if config.evidence == "round" or self.active.rows is None:
-            return RoundAnswers(ids, answers)
+            return RoundAnswers(ids, answers, design=current.design)
         everything = config.answers(ledger.results())
         if config.merges:
-            return RoundAnswers(ids, everything, of_design=False)
-        return RoundAnswers(ids, answers, everything)
+            return RoundAnswers(ids, everything)
+        return RoundAnswers(ids, answers, everything, current.design)
 
     def _new_round(self, number: int, previous_size: int) -> OpenRound:
         size = self.round_rule.design_size(number, previous_size)

@@ -282,11 +282,10 @@ class RuleModel(View, TrialObserver):
 
         None without failures, and with a given kernel: claims allow no places to be left out.
         """
-        fruitless = self.feasibility.fruitless()
-        if not fruitless or not self.surrogate.learned:
+        if not self.surrogate.learned or not self.feasibility.suspects:
             return None
-        answered = self.answers.anywhere.data.X
-        return failing_places(self.surrogate, self.points(fruitless), answered)
+        places = self.feasibility, self._domain, lambda: self.answers.anywhere.data.X
+        return failing_places(self.surrogate, *places)
 
     def with_drawn_answers(self) -> RuleModel:
         """The model with values drawn for pending points, fresh ones in every ask."""
@@ -305,8 +304,7 @@ class RuleModel(View, TrialObserver):
         """Sigma at a row of a finite set, or a point of a box, ``d``."""
         if isinstance(point, int):
             return self.deviation[point].item()
-        inputs = self.surrogate.inputs(sent(point.unsqueeze(0), self.candidates))
-        return self.with_pending.anywhere.at(inputs).deviation.item()
+        return self.deviation_at(sent(point.unsqueeze(0), self.candidates)).item()
 
     def asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
         if (width := data.get("width")) is not None:  # what width_at() said
@@ -322,9 +320,6 @@ class RuleModel(View, TrialObserver):
 
     def settled(self, trial: Trial) -> None:
         self._count(trial)
-
-    def attached(self, result: Attached) -> None:
-        self._count(result)
 
     def detached(self, result: Attached) -> None:
         self._count(result, gone=True)
@@ -355,21 +350,26 @@ class RuleModel(View, TrialObserver):
             else:
                 view.asked_points.put(key, source, x, None, noise_var)
 
+    attached = _count
+
 
 def failing_places(
-    surrogate: Surrogate, failed: Tensor, answered: Tensor
-) -> Callable[[Tensor], Tensor]:
-    """Whether failures outweigh answers near points: ``n x d`` to bool ``n``.
+    surrogate: Surrogate,
+    feasibility: Feasibility,
+    domain: Domain,
+    answered_points: Callable[[], Tensor],
+) -> Callable[[Tensor], Tensor] | None:
+    """Whether failures outweigh answers near points: ``n x d`` to bool ``n``; None without any.
 
-    Weights fall with the distance, to 0.6 at ``CROWD``.
-
-    Args:
-        surrogate: a learned one.
-        failed: points all of whose trials have failed, ``f x d``, at least one.
-        answered: answered points as the surrogate's inputs, ``a x e``.
+    Weights fall with the distance, to 0.6 at ``CROWD``. Answered points are inputs of the
+    surrogate, a learned one: ``a x e``.
     """
-    fruitless = surrogate.inputs(failed)
-    radius = CROWD * fruitless.shape[1] ** 0.5
+    keys = feasibility.fruitless()
+    if not keys:
+        return None
+    failed = [domain.on_cpu[key] if key >= 0 else feasibility.keys.point(key) for key in keys]
+    fruitless = surrogate.inputs(sent(torch.stack(failed), domain.like))
+    answered, radius = answered_points(), CROWD * fruitless.shape[1] ** 0.5
 
     def weigh(inputs: Tensor, others: Tensor) -> Tensor:
         parts = inputs.split(rows_per_chunk(len(others), inputs))

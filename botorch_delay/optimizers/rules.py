@@ -13,7 +13,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
@@ -136,17 +135,12 @@ class UCB(Rule):
     def __post_init__(self) -> None:
         object.__setattr__(self, "beta", validation.positive(self.beta, "beta"))
 
-    @cached_property
-    def factor(self) -> float:
-        """sqrt(beta)."""
-        return math.sqrt(self.beta)
-
     @property
     def interval_confidence(self) -> tuple[Confidence, float]:
         return FixedBeta(self.beta), DEFAULT_DELTA
 
     def score(self, model: RuleModel) -> Tensor:
-        return model.mean + (self.factor + sum(model.widths)) * model.deviation
+        return model.mean + (math.sqrt(self.beta) + sum(model.widths)) * model.deviation
 
     def function(self, model: RuleModel, starts: Tensor) -> Score:
         """The bound; with a learned kernel the deviation counts up to that of the start.
@@ -154,7 +148,7 @@ class UCB(Rule):
         Otherwise every climb would lead to the edge of the box.
         """
         answers, design = model.answers.anywhere, model.with_pending.anywhere
-        surrogate, factor = model.surrogate, self.factor + sum(model.widths)
+        surrogate, factor = model.surrogate, math.sqrt(self.beta) + sum(model.widths)
         if surrogate.learned:
             return BoundClimb(surrogate, answers, design, factor, starts)
         return lambda X: model.mean_at(X) + factor * model.deviation_at(X)

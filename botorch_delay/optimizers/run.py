@@ -132,7 +132,7 @@ class Run:
     def _start(self) -> None:
         """Make the state of a run before its first event, sharing nothing with an earlier one."""
         self._config = copy.copy(self._config)  # of its own: its horizon may be extended
-        self._config.plan(self._planned)
+        self._config.horizon = self._planned
         self._finished = False
         self.notes: dict[str, Any] = {}
         self._noted = "{}"
@@ -253,32 +253,26 @@ class Run:
 
     def _apply(self, event: Event) -> None:
         """Apply an event, as it happens or when it is replayed: nothing is decided here."""
-        ledger, observers = self._ledger, self._observers
-        if event.kind in ("corrected", "detached"):
+        ledger, kind = self._ledger, event.kind
+        if kind in ("corrected", "detached"):
             self._fitting.forget()
-        if event.kind == "asked":
-            trial = ledger.ask(event, self._domain)
-            for observer in observers:
-                observer.asked(trial, event.data)
-        elif event.kind in SETTLED:
-            trial = ledger.settle(event)
-            for observer in observers:
-                observer.settled(trial)
-        elif event.kind == "corrected":
-            trial, before = ledger.correct(event)
-            for observer in observers:
-                observer.corrected(trial, before)
-        elif event.kind == "attached":
-            result = ledger.attach(event, self._domain)
-            for observer in observers:
-                observer.attached(result)
-        elif event.kind == "detached":
-            result = ledger.detach(event)
-            for observer in observers:
-                observer.detached(result)
+        news: tuple[Any, ...]
+        if kind == "asked":
+            news = ledger.ask(event, self._domain), event.data
+        elif kind in SETTLED:
+            kind, news = "settled", (ledger.settle(event),)
+        elif kind == "corrected":
+            news = ledger.correct(event)
+        elif kind == "attached":
+            news = (ledger.attach(event, self._domain),)
+        elif kind == "detached":
+            news = (ledger.detach(event),)
         else:
             self._apply_decided(event)
             ledger.append(event)
+            return
+        for observer in self._observers:  # a method for each kind
+            getattr(observer, kind)(*news)
 
     def _replay(self, events: Iterable[Event]) -> None:
         """Apply stored events to a state that begins; StorageError if one cannot be."""
@@ -304,7 +298,7 @@ class Run:
             before, horizon = self.horizon, validation.whole(event.data["horizon"], "horizon", 1)
             if before is None or horizon <= before:
                 raise StorageError(f"a horizon of {before} is extended to {horizon}.")
-            self._config.plan(horizon)
+            self._config.horizon = horizon
             self._finished = False
             for observer in self._observers:
                 observer.extended(before)

@@ -41,7 +41,7 @@ from botorch_delay.history.point_status import nothing_to_ask
 from botorch_delay.history.trials import Suggestion, Trial
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.config import ThreDSConfig
-from botorch_delay.optimizers.recommendation import intervals
+from botorch_delay.optimizers.recommendation import Judgement
 
 # By which share of the first interval decisions may err in the first epoch.
 SLACK = 0.2
@@ -113,8 +113,6 @@ class ThreDSOptimizer(Optimizer):
             spread = spread_points(domain, BOX_POINTS, generator_for(config.seed, 0))
             self._points = torch.unique(spread, dim=0)
         self._on_host = self._points.cpu()  # for what is decided there, copied once
-        rows = () if config.finite else enumerate(self._on_host.tolist())
-        self._row_at = {tuple(x): row for row, x in rows}  # of the points that are played on a box
         ends = config.interval
         if ends is None:
             assert config.confidence.constants is not None
@@ -159,8 +157,8 @@ class ThreDSOptimizer(Optimizer):
                 index = self._middle(candidates)
                 break
             data = self._surrogate.data(self._config.answers(answered))
-            judged = self._surrogate, data, *self._config.interval_confidence
-            posterior, half, _ = intervals(self._points[candidates], *judged)
+            judged = Judgement(self._surrogate, data, *self._config.interval_confidence)
+            posterior, half, _ = judged.intervals(self._points[candidates])
             lower, upper = posterior.mean - half, posterior.mean + half
             safe, hopeful = lowest_tied(lower), lowest_tied(upper)
             # In one tensor, so that a device is waited for once.
@@ -189,9 +187,10 @@ class ThreDSOptimizer(Optimizer):
         search, keys = self._search, self._feasibility.unavailable()
         if len(keys) == len(self._points):
             raise nothing_to_ask(len(keys))
-        point = self._feasibility.keys.point  # of a box, by their keys below 0
-        closed = [k if k >= 0 else self._row_at.get(tuple(point(k).tolist()), -1) for k in keys]
-        out = [torch.tensor(closed, dtype=torch.long), *map(self._rows, search.accepted)]
+        if self._domain.count is None:  # keys of points
+            points = map(self._feasibility.keys.point, keys)
+            keys = [int((self._on_host == x).all(dim=1).byte().argmax()) for x in points]
+        out = [torch.tensor(keys, dtype=torch.long), *map(self._rows, search.accepted)]
         rows = self._rows(search.regions[search.place]).sort().values
         return moved(rows[~torch.isin(rows, torch.cat(out))], self._points.device)
 

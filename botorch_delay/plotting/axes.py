@@ -14,7 +14,7 @@ from botorch_delay.domains.domain import Domain
 from botorch_delay.domains.parameters import text_of
 from botorch_delay.exceptions import InputError, InputTypeError, NoAnswerError
 from botorch_delay.history.trials import Attached, Trial
-from botorch_delay.optimizers import Optimizer
+from botorch_delay.optimizers.base import Optimizer
 
 # Colours that stay apart for colour-blind readers (Okabe and Ito).
 BLUE, VERMILION, ORANGE, GREEN = "#0072B2", "#D55E00", "#E69F00", "#009E73"

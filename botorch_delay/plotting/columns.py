@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from botorch_delay.optimizers import Optimizer
+from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.plotting.axes import BLUE, ORANGE, Column, answers, check, new_axes, pyplot
 from botorch_delay.plotting.runs import plot_history
 

@@ -15,7 +15,8 @@ from botorch_delay.domains.box import points_of_grid
 from botorch_delay.exceptions import InputError
 from botorch_delay.gp.delayed_gp import DelayedGP
 from botorch_delay.history.trials import TrialState
-from botorch_delay.optimizers import BPEDelayOptimizer, Optimizer
+from botorch_delay.optimizers.base import Optimizer
+from botorch_delay.optimizers.bpe import BPEDelayOptimizer
 from botorch_delay.plotting.axes import (
     BLUE,
     GREEN,

@@ -21,18 +21,11 @@ from botorch_delay.benchmarks import (
     Clock,
     FiniteProblem,
     Method,
-    runs,
+    suites,
 )
-from botorch_delay.benchmarks.bench import bench
+from botorch_delay.benchmarks.bench import bench, bootstrap, compare, comparison, number
 from botorch_delay.benchmarks.functions import TESTING, gp_draw
 from botorch_delay.benchmarks.methods import random_search
-from botorch_delay.benchmarks.results import (
-    bootstrap,
-    compare,
-    comparison,
-    number,
-)
-from botorch_delay.benchmarks.runs import read_run, run_file
 from botorch_delay.benchmarks.suites import (
     BOXES,
     DEVELOPMENT,
@@ -43,6 +36,8 @@ from botorch_delay.benchmarks.suites import (
     Cell,
     Suite,
     made_problem,
+    read_run,
+    run_file,
 )
 from botorch_delay.delays import NoDelay, PoissonDelay
 from botorch_delay.exceptions import InputError, InputTypeError, MissingExtraError, RunError
@@ -175,7 +170,7 @@ def test_parts_make_the_whole(made, tmp_path):
 
 def test_processes_simulate_the_same(made, tmp_path, monkeypatch):
     """Forked ones, that need not import anything; the heavy tests play the command as it is."""
-    monkeypatch.setattr(runs, "spawned_pool", partial(ProcessPoolExecutor, mp_context=CONTEXT))
+    monkeypatch.setattr(suites, "spawned_pool", partial(ProcessPoolExecutor, mp_context=CONTEXT))
     suite = replace(TINY, problems=("se-0.02",), methods=("gp-bucb",))
     threads = torch.get_num_threads()
     bench(suite, tmp_path / "two", workers=2, progress=False)
@@ -197,7 +192,7 @@ def test_a_folder_that_cannot_be_written_is_found_before_the_work(tmp_path, monk
     def never(*_, **__):
         raise AssertionError("the work started")
 
-    monkeypatch.setattr("botorch_delay.benchmarks.runs.simulate_cell", never)
+    monkeypatch.setattr("botorch_delay.benchmarks.suites.simulate_cell", never)
     (tmp_path / "file").write_text("x")
     for folder in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/bench")):
         with pytest.raises(InputError, match="Cannot write"):
@@ -244,7 +239,7 @@ def fails_on_seed_1(problem, clock, steps, seed):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_run_that_fails_does_not_end_the_others(workers, tmp_path, monkeypatch):
-    monkeypatch.setattr(runs, "spawned_pool", partial(ProcessPoolExecutor, mp_context=CONTEXT))
+    monkeypatch.setattr(suites, "spawned_pool", partial(ProcessPoolExecutor, mp_context=CONTEXT))
     monkeypatch.setitem(METHODS, "mine", Method(fails_on_seed_1, "falls over"))
     suite = replace(TINY, problems=("se-0.02",), delays=("none",), methods=("mine", "random"))
     done = bench(suite, tmp_path / "out", workers=workers, progress=False)

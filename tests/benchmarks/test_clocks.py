@@ -6,7 +6,7 @@ import torch
 
 from botorch_delay import NoDelay, PoissonDelay
 from botorch_delay.benchmarks import DELAYS, Clock
-from botorch_delay.benchmarks.clocks import ParetoDelay
+from botorch_delay.benchmarks.simulator import ParetoDelay
 from botorch_delay.exceptions import InputError
 
 N = 20_000

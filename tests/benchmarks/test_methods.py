@@ -66,7 +66,7 @@ def test_the_screened_acquisition_finds_the_largest_value():
     from botorch.acquisition.logei import qLogNoisyExpectedImprovement
 
     from botorch_delay import DelayedGP
-    from botorch_delay.benchmarks.screening import screened_qlognei
+    from botorch_delay.benchmarks.methods import screened_qlognei
 
     problem = gp_draw("se", 0.1, 0)
     X, Y = problem.points[::90], problem.values[::90].unsqueeze(-1)

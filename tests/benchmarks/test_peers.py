@@ -7,8 +7,8 @@ from small_problems import arms, box
 
 from botorch_delay import BoxDomain
 from botorch_delay.benchmarks import METHODS, BoxProblem, FiniteProblem, peers
-from botorch_delay.benchmarks.clocks import DELAYS
 from botorch_delay.benchmarks.peers import SERVER, Parameter, ServedSampler, python_of, search_space
+from botorch_delay.benchmarks.simulator import DELAYS
 from botorch_delay.exceptions import (
     InputError,
     MissingExtraError,

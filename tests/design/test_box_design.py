@@ -21,7 +21,7 @@ def unit(d, **options):
 
 def surrogate(d, kernel=None):
     kernel = kernel or with_values(MaternKernel(nu=2.5), lengthscale=0.3 * d**0.5)
-    return Surrogate.fixed(kernel.requires_grad_(False), 1e-2, torch.zeros(1, d).double())
+    return Surrogate(kernel.requires_grad_(False), 1e-2, torch.zeros(1, d).double())
 
 
 def make(domain, kernel=None, inside=None, n=4096):

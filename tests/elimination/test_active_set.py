@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from botorch_delay import BoxDomain, FiniteActiveSet, FiniteDomain
 from botorch_delay.confidence.bounds import FixedBeta, HalfWidth
 from botorch_delay.elimination import box_active_set
-from botorch_delay.elimination.active_set import RoundBounds
-from botorch_delay.elimination.finite_active_set import surviving
+from botorch_delay.elimination.active_set import RoundBounds, surviving
 from botorch_delay.exceptions import InputError
 from botorch_delay.gp.posterior import Data, Posterior
 from botorch_delay.gp.surrogate import Surrogate
@@ -58,11 +57,11 @@ def test_a_round_of_a_learned_kernel_is_judged_by_few_of_many_answers(monkeypatc
     monkeypatch.setattr(box_active_set, "MOST_EVIDENCE", 5)
     box = BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double))
     whole, X = box_active_set.BoxActiveSet(box), scattered(9, 2)
-    bounds = RoundBounds(FixedBeta(6.0), 0.1, 0.1, None, valid=False, sign=1.0)
+    bounds = RoundBounds(1, FixedBeta(6.0), 0.1, 0.1, None, valid=False, sign=1.0)
     evidence = Data.single(X, X[:, 0], torch.full_like(X[:, 0], 0.01))
-    known = Surrogate.fixed(se(), 0.01, box.bounds)
-    learned = replace(known, learned=True)
-    judged = [whole._condition(1, each, evidence, bounds) for each in (known, learned)]
+    known = Surrogate(se(), 0.01, box.bounds)
+    learned = replace(known, learned=True, inputs=box.encoding)
+    judged = [whole._condition(each, evidence, bounds) for each in (known, learned)]
     assert [len(condition.posterior) for condition in judged] == [9, 5]
     assert judged[1].posterior.data.y.max() == evidence.y.max()
     active = [

@@ -12,9 +12,7 @@ from botorch_delay.gp.sample_paths import PriorPaths
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_exact_paths_have_the_kernel_as_covariance(kernel):
     kernel, points = KERNELS[kernel]().requires_grad_(False), scattered(30)
-    paths = PriorPaths(kernel, points, seed=0)
-    assert paths.exact
-    root = paths._root
+    root = PriorPaths(kernel, points, seed=0, exact=True)._matrix
     torch.testing.assert_close(
         root @ root.T, covariance(kernel, points, points), rtol=1e-11, atol=1e-11
     )
@@ -23,7 +21,7 @@ def test_exact_paths_have_the_kernel_as_covariance(kernel):
 def test_a_smooth_kernel_needs_few_columns():
     axis = torch.linspace(-5, 5, 30, dtype=torch.double)
     points = torch.cartesian_prod(axis, axis)
-    root = PriorPaths(se(3.0).requires_grad_(False), points, seed=0)._root
+    root = PriorPaths(se(3.0).requires_grad_(False), points, seed=0, exact=True)._matrix
     assert root.shape[1] < 300
     K = covariance(se(3.0), points, points)
     torch.testing.assert_close(root @ root.T, K, rtol=1e-11, atol=1e-11)
@@ -40,12 +38,10 @@ def test_a_smooth_kernel_needs_few_columns():
         ),
     ],
 )
-def test_features_approximate_the_kernel_above_the_limit(kernel, monkeypatch):
-    monkeypatch.setattr(sample_paths, "MAX_EXACT_POINTS", 10)
+def test_features_approximate_the_kernel(kernel, monkeypatch):
     monkeypatch.setattr(sample_paths, "FEATURES", 4096)
     kernel, points = kernel.requires_grad_(False), scattered(20)
-    paths = PriorPaths(kernel, points, seed=0)
-    assert not paths.exact
+    paths = PriorPaths(kernel, points, seed=0, exact=False)
     draws = generator(0)
     sample = torch.stack([paths.draw(draws) for _ in range(4000)])
     error = sample.T @ sample / len(sample) - covariance(kernel, points, points)
@@ -54,13 +50,13 @@ def test_features_approximate_the_kernel_above_the_limit(kernel, monkeypatch):
 
 def test_paths_depend_on_the_generator_alone():
     points = scattered(20)
-    one, other = (PriorPaths(se().requires_grad_(False), points, seed=0) for _ in range(2))
+    kernel = se().requires_grad_(False)
+    one, other = (PriorPaths(kernel, points, seed=0, exact=True) for _ in range(2))
     assert torch.equal(one.draw(generator(3)), other.draw(generator(3)))
     assert not torch.equal(one.draw(generator(3)), one.draw(generator(4)))
 
 
-def test_a_kernel_without_features_is_refused(monkeypatch):
-    monkeypatch.setattr(sample_paths, "MAX_EXACT_POINTS", 10)
+def test_a_kernel_without_features_is_refused():
     kernel = with_values(LinearKernel(), variance=1.0).requires_grad_(False)
     with pytest.raises(NotSupportedError, match="RBF or a Matern kernel"):
-        PriorPaths(kernel, scattered(20), seed=0)
+        PriorPaths(kernel, scattered(20), seed=0, exact=False)

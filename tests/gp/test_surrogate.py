@@ -91,7 +91,7 @@ def test_the_scale_is_that_of_places_and_not_of_answers():
 
 
 def test_a_fixed_surrogate_changes_nothing():
-    fixed = Surrogate.fixed(se(), 0.01, POINTS)
+    fixed = Surrogate(se(), 0.01, POINTS)
     assert fixed.inputs(X) is X
     evidence = fixed.data(answers(X, Y))
     assert torch.equal(evidence.y, Y)

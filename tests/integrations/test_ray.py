@@ -87,7 +87,7 @@ def test_every_kind_of_space_is_converted():
             "fixed": "yes",
         }
     )
-    domain = run.space.domain
+    domain = run.domain
     at = {name: number for number, name in enumerate(domain.names)}
     assert set(at) == {"u", "l", "q", "ql", "i", "qi", "q1", "li", "c", "deep/list/0"}
     lists = domain.discrete_dims

@@ -103,7 +103,7 @@ def test_asks_equal_a_dense_transcription(method, seed):
     played = simulate(opt, problem, None, asks, delays=delays.long(), noise=sign * noise)
     path, factor = None, math.sqrt(rule.beta)
     if isinstance(rule, bd.ThompsonSampling):
-        prior = PriorPaths(kernel, points, seed)
+        prior = PriorPaths(kernel, points, seed, exact=True)
 
         def path(ask):
             draws = generator_for(seed, ask)

@@ -17,7 +17,7 @@ from botorch_delay.confidence.bounds import (
     HalfWidth,
     RKHSConfidence,
 )
-from botorch_delay.elimination.finite_active_set import surviving
+from botorch_delay.elimination.active_set import surviving
 from botorch_delay.gp.factor import factorize
 from botorch_delay.gp.kernels import covariance
 from botorch_delay.gp.posterior import Data, Moments, Posterior

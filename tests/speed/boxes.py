@@ -8,7 +8,7 @@ from botorch.optim.optimize import optimize_acqf
 from torch import Tensor
 
 from botorch_delay.domains.box import BoxDomain
-from botorch_delay.optimizers import BPEDelayOptimizer
+from botorch_delay.optimizers.bpe import BPEDelayOptimizer
 from speed.clocks import interleaved
 from speed.peers import (
     NOISE_VAR,

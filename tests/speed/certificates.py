@@ -20,12 +20,11 @@ from typing import Any
 import numpy as np
 from gpytorch.kernels import MaternKernel
 
-from botorch_delay.benchmarks.clocks import DELAYS
+from botorch_delay.benchmarks.bench import Array, bootstrap, markdown_table
 from botorch_delay.benchmarks.functions import paper_problem
 from botorch_delay.benchmarks.problems import FiniteProblem
-from botorch_delay.benchmarks.results import Array, bootstrap, markdown_table
-from botorch_delay.benchmarks.simulator import simulate
-from botorch_delay.optimizers import AcquisitionOptimizer
+from botorch_delay.benchmarks.simulator import DELAYS, simulate
+from botorch_delay.optimizers.acquisition_optimizer import AcquisitionOptimizer
 from botorch_delay.optimizers.certifying import CertifyingUCB
 from botorch_delay.optimizers.rules import UCB
 

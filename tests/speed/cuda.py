@@ -28,7 +28,8 @@ from botorch_delay.domains.finite import FiniteDomain
 from botorch_delay.gp.factor import factorize
 from botorch_delay.gp.kernels import covariance
 from botorch_delay.gp.posterior import Data, Posterior
-from botorch_delay.optimizers import AcquisitionOptimizer, BPEDelayOptimizer
+from botorch_delay.optimizers.acquisition_optimizer import AcquisitionOptimizer
+from botorch_delay.optimizers.bpe import BPEDelayOptimizer
 from botorch_delay.optimizers.rules import UCB
 from speed.bounds import CONFIDENCES, TWICE, eliminate, solves, width_of
 from speed.designs import BATCH_SIZES, agreed, botorch_pick

@@ -21,13 +21,11 @@ from botorch_delay.benchmarks import FiniteProblem, paper_problem
 from botorch_delay.confidence.bounds import FixedBeta
 from botorch_delay.gp.posterior import Data, Posterior
 from botorch_delay.history.trials import Trial
-from botorch_delay.optimizers import (
-    AcquisitionOptimizer,
-    BPEDelayOptimizer,
-    Optimizer,
-    RandomOptimizer,
-)
+from botorch_delay.optimizers.acquisition_optimizer import AcquisitionOptimizer
+from botorch_delay.optimizers.base import Optimizer
+from botorch_delay.optimizers.bpe import BPEDelayOptimizer
 from botorch_delay.optimizers.pending import Hallucinate
+from botorch_delay.optimizers.random import RandomOptimizer
 from botorch_delay.optimizers.rules import UCB
 from speed.clocks import Timed, fastest, interleaved, percentile, resident
 from speed.isolation import isolated

@@ -23,10 +23,10 @@ import torch
 
 from botorch_delay import BoxDomain
 from botorch_delay.benchmarks import simulate
-from botorch_delay.benchmarks.clocks import Clock
 from botorch_delay.benchmarks.functions import PROBLEMS, function_on_box
 from botorch_delay.benchmarks.methods import METHODS
 from botorch_delay.benchmarks.problems import BoxProblem, Problem
+from botorch_delay.benchmarks.simulator import Clock
 from speed.clocks import PeakMemory, percentile
 
 ASKS_PER_WORKER = 10
