@@ -23,7 +23,7 @@ from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.delays import check_delays
-from botorch_delay.exceptions import InputError, NoAnswerError, NotSupportedError
+from botorch_delay.exceptions import InputError, InputTypeError, NoAnswerError, NotSupportedError
 from botorch_delay.history.trials import Trial, TrialState
 
 # Products of shares are a few roundings away from the share that they stand for.
@@ -142,7 +142,13 @@ class EmpiricalDelay:
 
 
 def _whole(values: Any, name: str) -> np.ndarray:
-    given = torch.as_tensor(values, dtype=torch.double)
+    try:
+        is_tensor = isinstance(values, Tensor)
+        given = values if is_tensor else torch.tensor(list(values), dtype=torch.double)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputTypeError(
+            f"{name} must be a list, an array or a tensor of whole numbers, got {values!r}."
+        ) from error
     try:
         return check_delays(given, given.numel()).cpu().numpy()
     except InputError as error:

@@ -1,6 +1,7 @@
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from cases import generator, line, scattered, se
@@ -105,6 +106,8 @@ def test_it_promises_nothing():
         (lambda: bd.EmpiricalDelay([-1]), InputError),
         (lambda: bd.EmpiricalDelay([1.5]), InputError),
         (lambda: bd.EmpiricalDelay([1], ages=[-2]), InputError),
+        (lambda: bd.EmpiricalDelay("ab"), InputTypeError),
+        (lambda: bd.EmpiricalDelay([2, None]), InputTypeError),
         (lambda: leukemia().quantile(1.0), InputError),
         (lambda: leukemia().quantile(0.5, age=-1), InputError),
     ],
@@ -112,6 +115,12 @@ def test_it_promises_nothing():
 def test_bad_arguments(make, error):
     with pytest.raises(error):
         make()
+
+
+def test_delays_may_come_in_any_list():
+    there = pd.Series([2, 3, 7], index=[5, 6, 7])
+    for delays in (there, there.to_numpy(), iter([2, 3, 7]), torch.tensor([2, 3, 7])):
+        assert made(bd.EmpiricalDelay(delays)) == made(bd.EmpiricalDelay([2, 3, 7]))
 
 
 # From trials
