@@ -232,8 +232,9 @@ class SubExponentialDelay(DelayLaw):
 
 def check_delays(delays: Tensor, n: int) -> Tensor:
     """``delays`` as an int64 tensor ``n``; InputError unless all are whole and at least 0."""
-    if not isinstance(delays, Tensor):
-        raise InputTypeError(f"delays must be a tensor of numbers, got {type(delays).__name__}.")
+    if not isinstance(delays, Tensor) or delays.is_complex():
+        kind = delays.dtype if isinstance(delays, Tensor) else type(delays).__name__
+        raise InputTypeError(f"delays must be a tensor of real numbers, got {kind}.")
     if delays.shape != (n,):
         raise InputError(f"delays must have shape {n}, one per step, got {tuple(delays.shape)}.")
     whole = torch.isfinite(delays) & (delays >= 0) & (delays == delays.long())

@@ -156,10 +156,10 @@ def answer(value: Any, like: Tensor) -> float:
     try:
         number = real(value, "y")
     except InputError as error:
-        raise type(error)(
-            f"{error} Pass one number, such as float(value), or call mark_failed(trial) if an "
-            "evaluation gave no usable value."
-        ) from None
+        hint = "Call mark_failed(trial) if an evaluation gave no usable value."
+        if isinstance(error, InputTypeError):
+            hint = f"Pass one number, such as float(value). {hint}"
+        raise type(error)(f"{error} {hint}") from None
     if abs(number) > largest_value(like):
         raise InputError(
             f"y must be at most {largest_value(like):.0e} in size for {like.dtype}, got {number}; "

@@ -7,6 +7,7 @@ of ``sh`` are run, those of ``console`` only have to be commands that there are.
 
 from __future__ import annotations
 
+import pkgutil
 import re
 import shlex
 
@@ -104,6 +105,14 @@ def test_links_lead_somewhere(path):
         if anchor:
             headings = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)
             assert anchor in map(anchor_of, headings), f"{target}#{anchor}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_names_in_the_text_can_be_imported(page):
+    names = re.findall(r"`(botorch_delay(?:\.\w+)+)", PAGES[page].read_text(encoding="utf-8"))
+    for name in names:
+        if not any(f"integrations.{engine}" in name for engine in ENGINES):
+            pkgutil.resolve_name(name)  # raises if there is no such thing
 
 
 def anchor_of(heading):

@@ -202,11 +202,13 @@ def comparison(runs: pd.DataFrame) -> list[str]:
             row: list[str] = []
             for cells in finals:
                 pairs = [(cell, found) for cell in cells if (found := compare(cell, method))]
-                if pairs:
+                if not pairs:
+                    row += ["", ""]
+                else:
                     below = Counter(found.below for _, found in pairs)  # ours has more
                     row.append(" / ".join(str(below[word]) for word in (False, True, None)))
                     row.append(_ratio([cell for cell, _ in pairs], method))
-            if row:
+            if any(row):
                 rows.append([kind, method, *row])
     titles = (word for measure in MEASURES for word in (f"{measure}: less / more / open", "ratio"))
     return markdown_table(["problems", "against", *titles], rows)

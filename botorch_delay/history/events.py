@@ -105,7 +105,10 @@ def read_events(records: Sequence[Any], domain: Domain) -> list[Event]:
         X = domain.like.new_tensor(points)
         if X.shape != (len(placed), domain.dim):
             raise ValueError(f"points have {domain.dim} columns")
-        given, last = (event.data["point"] for event in placed), (domain.count or 0) - 1
+        given = [event.data["point"] for event in placed]
+        if domain.count is None and any(row is not None for row in given):
+            raise ValueError("points of a box have no row")
+        last = (domain.count or 0) - 1
         rows = torch.tensor(
             [-1 if n is None else validation.whole(n, "point", 0, last) for n in given]
         )

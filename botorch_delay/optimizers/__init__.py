@@ -1,1 +1,5 @@
 """Optimizers: ask and tell."""
+
+from botorch_delay.optimizers.replica import PastTrial, Replica
+
+__all__ = ["PastTrial", "Replica"]

@@ -189,7 +189,8 @@ class ThreDSOptimizer(Optimizer):
             raise nothing_to_ask(len(keys))
         if self._domain.count is None:  # keys of points
             points = map(self._feasibility.keys.point, keys)
-            keys = [int((self._on_host == x).all(dim=1).byte().argmax()) for x in points]
+            found = [(self._on_host == x).all(dim=1).nonzero().flatten() for x in points]
+            keys = [int(row) for rows in found for row in rows]
         out = [torch.tensor(keys, dtype=torch.long), *map(self._rows, search.accepted)]
         rows = self._rows(search.regions[search.place]).sort().values
         return moved(rows[~torch.isin(rows, torch.cat(out))], self._points.device)

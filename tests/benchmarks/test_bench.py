@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from forked import CONTEXT
@@ -474,3 +475,16 @@ def test_a_ratio_and_its_interval():
     found = bootstrap(np.array([1.0, 2.0, 3.0]), np.array([2.0, 2.0, 4.0]))
     assert found.mean == 0.75
     assert 0.5 <= found.low < found.mean < found.high <= 1.0
+
+
+def test_a_measure_that_no_pair_of_runs_has_leaves_its_cells_empty():
+    rows = [
+        {"problem": "branin-exact", "delay": "none", "method": method, "seed": seed}
+        | {"cumulative_regret": 1.0 + seed, "best_regret": 0.5}
+        | {"recommended_regret": 0.5 if method == "bpe-delay" else np.nan}
+        for method in ("bpe-delay", "random")
+        for seed in range(3)
+    ]
+    header, _, line = comparison(pd.DataFrame(rows))
+    assert header.count("|") == line.count("|")
+    assert [cell.strip() for cell in line.split("|")][5:7] == ["", ""]
