@@ -138,6 +138,8 @@ is expected: best a frozen dataclass with its arguments as attributes of the sam
 name in ``part_records.py``. For an engine, see ``integrations``; for an executor,
 ``workers.make_pool``.
 
+- A rule that is a probability or a logarithm sets ``own_scale``: else ties are judged in units of
+  sigma. One that takes long sets ``costly``.
 - A rule's margin of improvement is a share of ``model.prior_deviation``, as values have no fixed
   unit. With a given kernel the first asks come before any answer, where ``best_mean`` is None.
 - A confidence bound sees answers averaged per point; the spread of single answers is not available.

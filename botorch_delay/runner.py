@@ -124,14 +124,14 @@ def run(
     signature takes all of them by name, else as one dict; without one, a CPU tensor of shape ``d``.
     It returns a finite number; anything else, or an exception, makes a failed trial. Failures
     before the first success are not told, as the objective may be wrong: if the run ends first,
-    they are abandoned, and may be asked again. Optimizers share an executor from a thread each.
+    they are abandoned, and may be asked again. To share an executor, call this in several threads.
 
     Args:
         optimizer: whose points are asked.
         objective: called in the workers; for processes it must be picklable.
         executor: a ``concurrent.futures.Executor`` (for Dask ``client.get_executor()``) or a
             ``pebble.ProcessPool``. A ``ProcessPoolExecutor`` that breaks is replaced until the end;
-            only trials whose process died (but not by SIGTERM) failed, others are evaluated again.
+            only trials whose process died (not by SIGTERM) have failed; others are evaluated again.
         n_trials: the total, trials already asked included; a shorter horizon is extended to it.
         max_in_flight: how many trials run at once.
         store: a file in which every ask and answer is committed, and from which the run resumes if
@@ -140,7 +140,7 @@ def run(
             ``pebble.ProcessPool``. If durations depend on values it voids the guarantee.
         max_failures: how many failures without any success end the run; None for no limit.
         on_result: called with the optimizer and each settled trial; True stops further asks. If it
-            raises, nothing more is asked, and the error is raised once what is in flight is told.
+            raises, it is not called again, no more is asked, and the error is raised at the end.
         progress: whether to show a progress bar.
         until_gap: stop asking once ``certificate.gap``, in units of the values, is at most this,
             also when the trials in flight are settled; a heuristic with a learned kernel.

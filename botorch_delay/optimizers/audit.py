@@ -30,6 +30,13 @@ from botorch_delay.optimizers.round_sequence import RoundSequence
 # their number has grown by a tenth.
 FIRST_TESTS, GROWTH_TO_TEST = 20, 1.1
 
+_NO_STRAGGLERS = (
+    "rounds close without stragglers once deviations are at most {:g} times the intended ones: at "
+    "which steps a round's design points are answered or fail does not depend on their noise, "
+    "jointly, given all that was known when the round opened; delays may depend on the points, but "
+    "where asks wait for free workers while a rule plays, durations may not; no design point is "
+    "given up before its round closes"
+)
 _KEPT = "the maximiser is never eliminated all the same"
 _FALSE_ROUND = (
     "a trial or an attached result was corrected after a round had been closed with what was said "
@@ -249,20 +256,27 @@ class Audit(TrialObserver):
             "fail or are given up, and those that are made while their points are asked again, "
             "come on top of the regret bound",
         ]
-        assumptions += _those(
-            {
+        if self.amended:
+            assumptions.append(
                 f"every correction (so far {self.amended}) says what the evaluation gave: a result "
                 "that is withdrawn, or replaced by another evaluation, because of its value voids "
-                "the claim": self.amended > 0,
-                "the noise variances that answers were told with do not depend on "
-                "them": self.own_noise,
+                "the claim"
+            )
+        if self.own_noise:
+            assumptions.append(
+                "the noise variances that answers were told with do not depend on them"
+            )
+        if not config.finite:
+            assumptions.append(
                 "the search for the largest deviation on the box finds at least a constant share "
                 "of it, which enters the regret bound as a factor; elimination does not rest on "
-                "it": not config.finite,
+                "it"
+            )
+        if config.exploit is not None and not config.exact:
+            assumptions.append(
                 "no trial fails: with a rule outside the design, failures could change which "
-                "design points follow": config.exploit is not None and not config.exact,
-            }
-        )
+                "design points follow"
+            )
         assumptions += [*_of_delays(config), *_of_rounds(config)]
         if config.proves and config.confidence.constants is None:
             assumptions.append(
@@ -275,23 +289,32 @@ class Audit(TrialObserver):
         """What a configuration lacks for the claim."""
         config, resets = self._config, self._rounds.resets > 0
         confidence, delay, kernel = config.confidence, config.delay, config.covar_module
-        missing = _those(
-            {
+        missing = []
+        if config.learned:
+            missing.append(
                 "kernel and noise are learned from the answers, and a learned kernel proves "
-                "nothing; pass covar_module and noise_var.": config.learned,
+                "nothing; pass covar_module and noise_var."
+            )
+        if isinstance(delay, SubExponentialDelay) and delay.paper_min:
+            missing.append(
                 "the delay bound with the paper's minimum is exceeded far more often than "
-                "promised; use paper_min=False.": isinstance(delay, SubExponentialDelay)
-                and delay.paper_min,
+                "promised; use paper_min=False."
+            )
+        if resets and config.exact:
+            missing.append(
                 "every active point has its exact value already or is infeasible, so that points "
-                "are asked that bounds had eliminated.": resets and config.exact,
+                "are asked that bounds had eliminated."
+            )
+        if resets and not config.exact:
+            missing.append(
                 "every active point turned out to be infeasible, so that points had to be taken "
-                "back that bounds had eliminated.": resets and not config.exact,
+                "back that bounds had eliminated."
+            )
+        if delay is not None and config.exploit is not None and not config.repeat_pending:
+            missing.append(
                 "with repeat_pending=False values may decide how many design points a round of "
-                "fixed length has; leave out delay, or repeat_pending.": delay is not None
-                and config.exploit is not None
-                and not config.repeat_pending,
-            }
-        )
+                "fixed length has; leave out delay, or repeat_pending."
+            )
         if not config.finite and isinstance(kernel, Kernel):
             lacks = confidence.missing_on_box(kernel)
             if lacks is None and not confidence.missing and not confidence.holds_on_box:
@@ -322,23 +345,22 @@ class Audit(TrialObserver):
         kept = budgeted and not refuted and not self.noisier
         certified = "; certificate holds all the same" if kept else ""
         missing = [f"{reason}{certified}." for reason in self._broken]
-        missing += _those(
-            {
+        if self.noisier:
+            missing.append(
                 "an answer was told with a noise variance above noise_std squared, on which the "
-                "bounds rest; make the optimizer with the largest scale of the noise.": (
-                    self.noisier
-                ),
+                "bounds rest; make the optimizer with the largest scale of the noise."
+            )
+        if self.own_noise and config.evidence == "all":
+            missing.append(
                 "an answer was told with a noise variance other than noise_var, and bounds from "
-                'all answers are proved for one that all of them share; use evidence="round".': (
-                    self.own_noise and config.evidence == "all"
-                ),
+                'all answers are proved for one that all of them share; use evidence="round".'
+            )
+        if self.failed > 0 and config.exploit is not None and not config.exact:
+            missing.append(
                 "a trial failed while a rule plays outside the design: where the rule asked may "
                 "have changed which design points followed; use exploit=None where trials fail"
-                f"{certified}.": (
-                    self.failed > 0 and config.exploit is not None and not config.exact
-                ),
-            }
-        )
+                f"{certified}."
+            )
         also = ""
         if not missing and not refuted:
             also = certified or f"; {_KEPT}"
@@ -373,60 +395,54 @@ def _geometric_factor(growth: float) -> float:
     return math.sqrt(2.0 * growth * root / (root - 1.0))
 
 
-def _those(sentences: Mapping[str, bool]) -> list[str]:
-    """The sentences that hold."""
-    return [sentence for sentence, holds in sentences.items() if holds]
-
-
 def _of_delays(config: BPEConfig) -> list[str]:
     """What delays may depend on, which the answers that bounds use decide."""
-    exact, pooled = config.exact, not config.exact and config.evidence == "all"
-    waits = config.delay is None and config.rounds.straggler_factor is None
-    given = "" if exact else ", and do not depend on the noise given the point"
-    return _those(
-        {
+    found = []
+    if config.exact:
+        found.append(
             "evaluations are exact, so that bounds from all answers hold whatever points, delays "
             "and failures depend on; a point that has been asked is not asked again, the best "
-            "included": exact,
+            "included"
+        )
+    elif config.evidence == "all":
+        found.append(
             "half of the bounds' share of delta is for the self-normalised bound from all answers, "
             "so that Theorem 1's bound is that for delta / 2: delays, failures and attached "
-            "results do not depend on the noise given the point, and every attached result is an "
-            "evaluation of its own, attached once": pooled,
+            "results do not depend on the noise given the point, and "
+            "every attached result is an evaluation of its own, attached once"
+        )
+    elif config.delay is None and config.rounds.straggler_factor is None:
+        found.append(
             "delays may depend on the points; on the values too as long as no trial fails or is "
-            "abandoned": waits and not (exact or pooled),
-            f"delays are independent, with the law {config.delay!r}{given}": config.delay
-            is not None,
-        }
-    )
+            "abandoned"
+        )
+    if config.delay is not None:
+        given = "" if config.exact else ", and do not depend on the noise given the point"
+        found.append(f"delays are independent, with the law {config.delay!r}{given}")
+    return found
 
 
 def _of_rounds(config: BPEConfig) -> list[str]:
     """What the regret bound counts of asks while rounds wait, and of the first ones."""
-    kappa, on_arrival, found = config.rounds.straggler_factor, config.delay is None, []
+    assumptions = []
+    if config.delay is None:
+        assumptions.append(
+            "asks that are made while a round waits for its last design points come on top of "
+            "Theorem 1's bound: it is waited for every one of them, for as long as it takes"
+            if config.rounds.straggler_factor is None
+            else "asks that are made while a round waits come on top of the regret bound"
+        )
     if config.geometric is not None:
         first = math.ceil(config.geometric.first / config.fraction)
         first = min(first, config.horizon or first)
-        found.append(
+        assumptions.append(
             f"rounds grow by the factor {config.geometric.growth:g}: each has its own share "
             f"of delta in the regret bound, and the first {first} asks come on top of it, at "
             "the most that an ask can cost"
         )
-    waits = _those(
-        {
-            "asks that are made while a round waits for its last design points come on top of "
-            "Theorem 1's bound: it is waited for every one of them, for as long as it "
-            "takes": on_arrival and kappa is None,
-            "asks that are made while a round waits come on top of the regret bound": on_arrival
-            and kappa is not None,
-            f"rounds close without stragglers once deviations are at most {kappa or 1.0:g} times "
-            "the intended ones: at which steps a round's design points are answered or fail does "
-            "not depend on their noise, jointly, given all that was known when the round opened; "
-            "delays may depend on the points, but where asks wait for free workers while a rule "
-            "plays, durations may not; no design point is given up before its round "
-            "closes": kappa is not None and not config.exact,
-        }
-    )
-    return waits + found
+    if config.rounds.straggler_factor is not None and not config.exact:
+        assumptions.append(_NO_STRAGGLERS.format(config.rounds.straggler_factor))
+    return assumptions
 
 
 def _of_budget(budget: BudgetTerms) -> str:

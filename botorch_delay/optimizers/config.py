@@ -291,49 +291,62 @@ class BPEConfig(BoundsConfig):
 
     def _refuse_contradictions(self) -> None:
         rho, on_arrival = self.fraction, self.delay is None
-        once = self.evidence == "all" and not self.confirm_fraction and self.budget_factor is None
-        budgeted = self.budget_factor is not None
-        straggles = self.rounds.straggler_factor is not None
-        others = self.rounds != HorizonRounds() or self.evidence == "all"
-        for message, contradicts in {
-            f"evidence must be 'round' or 'all', got {self.evidence!r}.": (
-                self.evidence not in ("round", "all")
-            ),
-            f"explore_fraction must be above 0 and at most 1, got {rho:g}.": not 0.0 < rho <= 1.0,
-            "An explore_fraction below 1 needs a rule for the other asks; pass "
-            "exploit=UCB(6.0).": rho < 1.0 and self.exploit is None,
+        _refuse(
+            self.evidence not in ("round", "all"),
+            f"evidence must be 'round' or 'all', got {self.evidence!r}.",
+        )
+        _refuse(
+            not 0.0 < rho <= 1.0, f"explore_fraction must be above 0 and at most 1, got {rho:g}."
+        )
+        _refuse(
+            rho < 1.0 and self.exploit is None,
+            "An explore_fraction below 1 needs a rule for the other asks; pass exploit=UCB(6.0).",
+        )
+        _refuse(
+            self.horizon is None and self.geometric is None,
             "Without a horizon rounds cannot follow from it; pass "
-            "rounds=GeometricRounds(first, growth), or a horizon.": (
-                self.horizon is None and self.geometric is None
-            ),
+            "rounds=GeometricRounds(first, growth), or a horizon.",
+        )
+        _refuse(
+            not on_arrival and (self.geometric is not None or rho < 1.0),
             "With a delay law rounds have the lengths of Algorithm 1; leave out delay to use "
-            "GeometricRounds or an explore_fraction below 1.": (
-                not on_arrival and (self.geometric is not None or rho < 1.0)
-            ),
+            "GeometricRounds or an explore_fraction below 1.",
+        )
+        once = self.evidence == "all" and not self.confirm_fraction and self.budget_factor is None
+        _refuse(
+            self.exact and not once,
             "Exact evaluations are all used, and none is asked again; leave out exact, or "
-            "evidence, confirm_fraction and WithinBudget.": self.exact and not once,
-            "confirm_fraction is a share of the horizon; leave it out, or pass a horizon.": (
-                self.confirm_fraction > 0.0 and self.horizon is None
-            ),
-            "WithinBudget needs bounds that are valid, of a norm bound and a noise scale; pass "
-            "covar_module, noise_var and confidence=RKHSConfidence(norm_bound, noise_std).": (
-                budgeted and (not self.proves or self.confidence.constants is None)
-            ),
-            "WithinBudget needs the rounds of the horizon that close on arrival, with all of "
-            "their design points, and decides itself how many asks these are; leave out delay, "
-            "rounds, evidence and explore_fraction.": (
-                budgeted and (not on_arrival or others or rho < 1.0)
-            ),
-            "With a delay law rounds have fixed lengths and wait for nobody; leave out delay "
-            "to use straggler_factor.": straggles and not on_arrival,
-            "With repeat_pending=False design points wait for trials that values may have led "
-            "to, and then which of them straggle must not decide what a round's bounds use; "
-            "leave out straggler_factor, or repeat_pending.": (
-                straggles and not self.repeat_pending
-            ),
-        }.items():
-            if contradicts:
-                raise InputError(message)
+            "evidence, confirm_fraction and WithinBudget.",
+        )
+        _refuse(
+            self.confirm_fraction > 0.0 and self.horizon is None,
+            "confirm_fraction is a share of the horizon; leave it out, or pass a horizon.",
+        )
+        if self.budget_factor is not None:
+            _refuse(
+                not self.proves or self.confidence.constants is None,
+                "WithinBudget needs bounds that are valid, of a norm bound and a noise scale; pass "
+                "covar_module, noise_var and confidence=RKHSConfidence(norm_bound, noise_std).",
+            )
+            others = self.rounds != HorizonRounds() or self.evidence == "all"
+            _refuse(
+                not on_arrival or others or rho < 1.0,
+                "WithinBudget needs the rounds of the horizon that close on arrival, with all of "
+                "their design points, and decides itself how many asks these are; leave out delay, "
+                "rounds, evidence and explore_fraction.",
+            )
+        if self.rounds.straggler_factor is not None:
+            _refuse(
+                not on_arrival,
+                "With a delay law rounds have fixed lengths and wait for nobody; leave out delay "
+                "to use straggler_factor.",
+            )
+            _refuse(
+                not self.repeat_pending,
+                "With repeat_pending=False design points wait for trials that values may have led "
+                "to, and then which of them straggle must not decide what a round's bounds use; "
+                "leave out straggler_factor, or repeat_pending.",
+            )
 
     @property
     def merges(self) -> bool:
@@ -386,6 +399,11 @@ class BPEConfig(BoundsConfig):
             assert self.horizon is not None
             wait = self.delay.upper_bound(self.horizon, self.delta)
         return RoundRule(self.horizon, self.rounds, self.fraction, wait)
+
+
+def _refuse(contradicts: bool, message: str) -> None:
+    if contradicts:
+        raise InputError(message)
 
 
 def _check_type(value: Any, kind: Any, name: str, expected: str) -> None:
