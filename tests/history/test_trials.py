@@ -3,11 +3,12 @@ import json
 import pickle
 
 import pytest
+import torch
 from cases import line, record
 
 import botorch_delay as bd
 from botorch_delay.exceptions import StorageError, TrialError
-from botorch_delay.history.events import Event
+from botorch_delay.history.events import Event, read_events
 from botorch_delay.history.trials import Ledger, TrialState
 
 
@@ -150,6 +151,13 @@ def test_an_event_of_an_ask_that_cannot_be_is_refused(field, odd):
             continue
         with pytest.raises(StorageError, match="malformed"):
             Event.read(stored)
+
+
+def test_a_point_of_a_box_that_names_a_row_is_refused():
+    box = bd.BoxDomain(torch.tensor([[0.0], [1.0]], dtype=torch.double))
+    data = {"x": [0.5], "point": 0, "round": 1, "slot": 0}
+    with pytest.raises(StorageError, match="points of a box have no row"):
+        read_events([Event("asked", 1.0, 0, data=data).record()], box)
 
 
 def test_trials_of_a_copied_ledger_are_its_own(ledger):

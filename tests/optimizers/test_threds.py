@@ -15,6 +15,7 @@ from botorch_delay.exceptions import (
     InputError,
     InputTypeError,
 )
+from botorch_delay.optimizers import threds as module
 
 NOISE = 0.02
 
@@ -174,6 +175,19 @@ def test_points_are_copied_to_the_host_together(monkeypatch):
         loaded.load_state_dict(state)
         counts.append(sum(len(shape) > 1 for shape in copies))  # a trial's point is there already
     assert counts[0] == counts[1]
+
+
+def test_on_a_box_a_point_that_the_spread_lacks_closes_no_other(monkeypatch):
+    opt = on_a_box()
+    for _ in range(3):
+        opt.mark_failed(opt.ask())
+    opt.ask()  # elsewhere: the point is infeasible
+    spread = module.spread_points
+    monkeypatch.setattr(module, "spread_points", lambda *a: spread(*a) * (1.0 - 1e-15))
+    again = on_a_box()
+    again.load_state_dict(opt.state_dict())  # as on a machine whose logarithms round otherwise
+    assert again._feasibility.unavailable()
+    assert len(again._candidates()) == len(again._points)
 
 
 def test_on_a_box_failures_count_by_point_also_after_loading():
