@@ -276,8 +276,9 @@ def dask_workers(workers: int, trials: int, seconds: float, processes: int = 8) 
 
     dask.config.set({"distributed.worker.daemon": False})
     space = bd.Space({name: bd.Float(0.0, 1.0) for name in COLUMNS})
-    exploit = bd.Exploit(repeat_pending=False)  # what is out twice at once is an accident then
-    opt = bd.BPEDelayOptimizer(space, trials, exploit=exploit, seed=1, maximize=False)
+    # No point is asked again, so that what is out twice at once is an accident. Dask may evaluate
+    # an answered point anew while a repeat of it runs.
+    opt = bd.BPEDelayOptimizer(space, trials, exact=True, seed=1, maximize=False)
     with (
         tempfile.TemporaryDirectory() as folder,
         LocalCluster(
