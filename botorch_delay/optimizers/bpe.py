@@ -327,7 +327,7 @@ class BPEDelayOptimizer(Optimizer):
         share, horizon = self._config.confirm_fraction, self._config.horizon
         at_end = horizon is not None and len(self._ledger) >= horizon - round(share * horizon)
         try:
-            return self._maximizer.choose(number, slot, active, repeat=True, confirm=at_end)
+            return self._maximizer.choose(number, slot, active, plan_repeats=True, confirm=at_end)
         except EmptyDomainError:
             return None
 

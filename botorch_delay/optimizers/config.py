@@ -29,7 +29,7 @@ from botorch_delay.history.trials import Attached, Trial
 from botorch_delay.optimizers.exploit import (
     DEFAULT_RULE,
     LEARNED_RULE_ON_BOXES,
-    LEARNED_RULE_ON_SETS,
+    LEARNED_RULE_ON_LISTS,
     Exploit,
     WithinBudget,
 )
@@ -281,11 +281,12 @@ class BPEConfig(BoundsConfig):
             self.explore_fraction = DEFAULT_FRACTION if exploits else 1.0
         self.explore_fraction = validation.real(self.explore_fraction, "explore_fraction")
         if isinstance(exploit, Exploit):
-            practical = LEARNED_RULE_ON_SETS if self.finite else LEARNED_RULE_ON_BOXES
+            discrete = self.domain.is_discrete
+            practical = LEARNED_RULE_ON_LISTS if discrete else LEARNED_RULE_ON_BOXES
             rule = exploit.rule or (practical if self.learned else DEFAULT_RULE)
             share = exploit.confirm_fraction
             if share is None:
-                confirms = self.finite and self.learned and not self.exact
+                confirms = discrete and self.learned and not self.exact
                 share = DEFAULT_CONFIRM if confirms and self.horizon is not None else 0.0
             self.exploit = replace(exploit, rule=rule, confirm_fraction=share)
 

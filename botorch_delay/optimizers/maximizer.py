@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import torch
@@ -96,41 +96,70 @@ class Maximizer:
         slot: int,
         active: ActiveSet | None = None,
         *,
-        repeat: bool = False,
+        plan_repeats: bool = False,
         confirm: bool = False,
     ) -> Suggestion:
         """The next point, for a slot of a round; anywhere where ``active`` is None.
 
-        With ``repeat`` the best answered point may be asked again, to tell whether there is noise;
-        with ``confirm`` one of the best answered points, where it is open which is best.
+        With ``plan_repeats`` and a learned kernel the best answered point is asked again now and
+        then, to tell whether there is noise, and on a set new points come first otherwise; with
+        ``confirm`` one of the best answered points is asked, where it is open which is best.
         EmptyDomainError if nothing may be asked, NumericsError if the rule is finite nowhere.
         """
         self.update(active)
-        key = self.repeat(active) if repeat else None
+        key = self.repeat(active) if plan_repeats else None
         if key is None and confirm:
             key = self.confirm(active)
         if key is None:
-            point = self._largest(active)
+            point = self._largest(active, new_first=plan_repeats)
         else:
             point = key if self.model.finite else self.model.point(key)
         data = {"width": self.model.width_at(point)} if self.model.pending.inflate else {}
         index, x = (point, None) if isinstance(point, int) else (None, point)
         return Suggestion(index, number, slot, x, data)
 
-    def _largest(self, active: ActiveSet | None) -> int | Tensor:
+    def _largest(self, active: ActiveSet | None, *, new_first: bool) -> int | Tensor:
         """Where the rule is largest: a row of a finite set, a point (``d``) of a box."""
         model, blind = self.model, self.model.is_blind
         if model.pending.draws or (self.rule.draws_where_crowded and model.is_crowded):
             model = model.with_drawn_answers()
         scores = self._first_order() if blind else self.rule.score(model)
-        may_ask, allowed = self._allowed(active)
-        if scores.shape != allowed.shape:
+        if scores.shape != (count := len(model.candidates),):
             raise InputError(
-                f"The score of {self.rule!r} must have shape {tuple(allowed.shape)}, a number for "
-                f"each candidate; got {tuple(scores.shape)}."
+                f"The score of {self.rule!r} must have shape {(count,)}, a number for each "
+                f"candidate; got {tuple(scores.shape)}."
             )
-        scores = scores.masked_fill(~allowed, -torch.inf)
         own_scale = self.rule.own_scale or blind
+        if new_first and self._domain.is_discrete and model.surrogate.learned and not own_scale:
+            # A second answer tells about noise, and little about better points.
+            tried = model.feasibility.tried()
+            point, score = self._best(model, scores, active, tried)
+            if score >= self._best_tried_mean(tried):
+                return point
+        return self._best(model, scores, active)[0]
+
+    def _best_tried_mean(self, tried: Sequence[int]) -> float:
+        """The largest mean at tried points, which have some keys; -inf without any."""
+        model = self.model
+        if not tried:
+            return -math.inf
+        if model.finite:
+            return (
+                model.mean[sent_rows([key for key in tried if key >= 0], model.mean)].max().item()
+            )
+        return model.mean_at(model.points(tried)).max().item()
+
+    def _best(
+        self,
+        model: RuleModel,
+        scores: Tensor,
+        active: ActiveSet | None,
+        avoided: Sequence[int] = (),
+    ) -> tuple[int | Tensor, float]:
+        """Where the rule is largest, if possible not at points with some keys, and its value."""
+        blind, own_scale = model.is_blind, self.rule.own_scale or model.is_blind
+        may_ask, allowed = self._allowed(active, avoided)
+        scores = scores.masked_fill(~allowed, -torch.inf)
         tied = lowest_tied(scores, 0.0 if own_scale else model.prior_deviation)
         # One transfer from the device.
         top, row = torch.cat([scores.max().double().unsqueeze(0), tied.double()]).tolist()
@@ -143,9 +172,10 @@ class Maximizer:
                 )
             raise NumericsError(f"{name} is -inf at every point that may be asked.")
         if model.finite:
-            return int(row)
+            return int(row), top
         if blind:
-            return model.candidates.index_select(0, scores.argmax().unsqueeze(0)).squeeze(0)
+            best = scores.argmax().unsqueeze(0)
+            return model.candidates.index_select(0, best).squeeze(0), top
         return self._climb(model, scores, may_ask, allowed)
 
     def repeat(self, active: ActiveSet | None = None) -> int | None:
@@ -210,8 +240,13 @@ class Maximizer:
         turn = (self._order - len(self._ledger)) % len(pool)
         return -(turn + len(pool) * self._taken).to(pool)
 
-    def _allowed(self, active: ActiveSet | None) -> tuple[PointTest | None, Tensor]:
-        """Where points may be asked (None for everywhere), and which candidates may be."""
+    def _allowed(
+        self, active: ActiveSet | None, avoided: Sequence[int] = ()
+    ) -> tuple[PointTest | None, Tensor]:
+        """Where points may be asked (None for everywhere), and which candidates may be.
+
+        Points with keys in ``avoided`` may be asked only if all others are closed.
+        """
         model, pool = self.model, self.model.candidates
         everywhere = torch.ones(len(pool), dtype=torch.bool, device=pool.device)
         inside = None if self._cut is None else self._cut.inside
@@ -221,7 +256,9 @@ class Maximizer:
         if active is not None and active.rows is not None:
             within = torch.zeros_like(everywhere).index_fill(0, active.rows, True)
         closed, fails = model.feasibility.unavailable(), model.where_trials_fail()
-        avoided = [] if self._config.repeat_pending else list(model.running())
+        avoided = list(avoided)
+        if not self._config.repeat_pending:
+            avoided += model.running()
         if self._domain.is_discrete and model.tells_all_at_once:
             avoided = model.feasibility.tried()
         for keys, left_out in ((closed + avoided, fails), (closed, fails), (closed, None)):
@@ -253,8 +290,8 @@ class Maximizer:
 
     def _climb(
         self, model: RuleModel, scores: Tensor, may_ask: PointTest | None, allowed: Tensor
-    ) -> Tensor:
-        """The best of the pool's best points after a climb."""
+    ) -> tuple[Tensor, float]:
+        """The best of the pool's best points after a climb, and its score."""
         pool, costly = model.candidates, self.rule.costly
         # Fewer with many points or a costly function, to bound the time of an ask.
         points, asked = len(model.answers.anywhere), len(model.with_pending.anywhere)
@@ -288,7 +325,8 @@ class Maximizer:
             enough=0.0 if costly or self.rule.own_scale else ENOUGH * model.prior_deviation,
         )
         found = torch.where(torch.isfinite(found), found, reached)
-        return X.index_select(0, lowest_tied(found)).squeeze(0)
+        best = lowest_tied(found)
+        return X.index_select(0, best).squeeze(0), found.max().item()
 
     def _answered(self, active: ActiveSet | None) -> tuple[list[int], Tensor, Tensor]:
         """Answered points that may be asked (the best, of many on a box); mean and deviation."""

@@ -156,7 +156,7 @@ class ReadableRun(Run, ABC):
             safest = posterior.mean - half if surrogate.learned else posterior.mean
             at = int(safest.argmax())
             noisy = surrogate.learned and surrogate.scaled and not surrogate.is_exact
-            if noisy and self._domain.count is None and not tried:
+            if noisy and not (tried or self._domain.is_discrete):
                 safer = self._safer(candidates, safest, half, judged)
         else:
             order = scores.argsort(descending=True)

@@ -358,7 +358,8 @@ def test_threads_share_one_sampler(tmp_path):
     assert len(set(asked_points(study))) == 12
     optimizer = study.sampler.optimizer(study)
     assert len(optimizer.trials) == 12
-    assert optimizer.round > 1
+    study.ask(PLANE)  # whichever answer came last
+    assert study.sampler.optimizer(study).round > 1
 
 
 def test_stale_trials_are_freed_on_any_storage_and_may_come_late(tmp_path, monkeypatch):

@@ -5,13 +5,15 @@ from itertools import pairwise
 import pytest
 import torch
 from cases import generator, scattered
+from gpytorch.kernels import RBFKernel
 
 import botorch_delay as bd
 from botorch_delay.design.ascent import LEADERS, LOCAL_REACH, nearby, redraw
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.point_status import REPEATS
 from botorch_delay.history.trials import TrialState
-from botorch_delay.optimizers.maximizer import ANSWERS_PER_REPEAT, AROUND
+from botorch_delay.optimizers.maximizer import ANSWERS_PER_REPEAT, AROUND, Maximizer
+from botorch_delay.optimizers.rules import UCB, Rule
 
 SPACE = bd.Space({"kind": bd.Choice(list("abcd")), "n": bd.Int(0, 30), "m": bd.Int(1, 12)})
 POINTS = scattered(60)
@@ -52,6 +54,70 @@ def test_with_noise_the_best_is_asked_again():
     noise = 0.3 * torch.randn(60, generator=generator(0), dtype=torch.double)
     noisy = played(SPACE, lambda trial: loss(trial.params) + float(noise[trial.id]), 60)
     assert repeats(noisy) > 2 * REPEATS
+
+
+def noisy_list(asks):
+    points = scattered(200)
+    noise = 0.3 * torch.randn(asks, generator=generator(3), dtype=torch.double)
+    values = (12.0 * points).sin().sum(dim=1)
+    rule_alone = bd.Exploit(confirm_fraction=0.0)
+    domain = bd.FiniteDomain(points)
+    return played(domain, lambda t: float(values[t.index] + noise[t.id]), asks, exploit=rule_alone)
+
+
+def noisy_space(asks):
+    noise = 0.3 * torch.randn(asks, generator=generator(3), dtype=torch.double)
+    rule = bd.Exploit(UCB(4.0), confirm_fraction=0.0)
+    return played(SPACE, lambda t: 0.2 * loss(t.params) + float(noise[t.id]), asks, exploit=rule)
+
+
+@pytest.mark.parametrize("study", [noisy_list, noisy_space])
+def test_where_there_is_noise_new_points_come_first(study, monkeypatch):
+    opt = study(60)
+    monkeypatch.setattr(Maximizer, "_best_tried_mean", lambda chooser, tried: torch.inf)
+    plain = study(60)
+    assert opt._feasibility.repeats_differ
+    assert repeats(opt) < 0.8 * repeats(plain)
+
+
+class Fixed(Rule):
+    def __init__(self, scores):
+        self.scores = scores
+
+    def score(self, model):
+        return self.scores
+
+    def function(self, model, starts):
+        raise NotImplementedError
+
+
+def test_a_tried_point_is_asked_again_where_no_new_one_can_be_better():
+    opt = noisy_list(60)
+    chooser = opt._maximizer
+    chooser.update()
+    tried = opt._feasibility.tried()
+    new = next(row for row in range(200) if row not in tried)
+    chooser.rule = Fixed(chooser.model.mean + 0.0)
+    scores = chooser.rule.scores
+    best = tried[int(scores[tried].argmax())]
+    assert chooser.choose(9, 0, plan_repeats=True).index == best
+    scores[new] = scores[best]
+    assert chooser.choose(9, 0, plan_repeats=True).index == new
+    scores[tried[0]] += 9.0
+    assert chooser.choose(9, 0, plan_repeats=True).index == new
+    assert chooser.choose(9, 0).index == tried[0]
+    scores[new] = -torch.inf  # it must not be asked
+    assert chooser.choose(9, 0, plan_repeats=True).index == tried[0]
+
+
+def test_index_methods_and_given_kernels_repeat_points_as_published(monkeypatch):
+    monkeypatch.setattr(Maximizer, "_best_tried_mean", lambda chooser, tried: 1 / 0)
+    domain = bd.FiniteDomain(POINTS)
+    given = bd.BPEDelayOptimizer(domain, 20, covar_module=RBFKernel().double(), noise_var=0.1)
+    for opt in (bd.AcquisitionOptimizer(domain, rule=UCB(2.0)), given):
+        for trial in opt.ask(6):
+            opt.tell(trial, float(trial.x.sum()))
+        opt.ask(2)
 
 
 def test_where_all_points_are_known_they_are_asked_again():
