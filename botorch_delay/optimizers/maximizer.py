@@ -130,24 +130,24 @@ class Maximizer:
                 f"candidate; got {tuple(scores.shape)}."
             )
         own_scale = self.rule.own_scale or blind
+        point = None
         if new_first and self._domain.is_discrete and model.surrogate.learned and not own_scale:
             # A second answer tells about noise, and little about better points.
             tried = model.feasibility.tried()
-            point, score = self._best(model, scores, active, tried)
-            if score >= self._best_tried_mean(tried):
-                return point
-        return self._best(model, scores, active)[0]
+            point = self._best(model, scores, active, tried, self._best_tried_mean(tried))
+        if point is None:
+            point = self._best(model, scores, active)
+        assert point is not None
+        return point
 
-    def _best_tried_mean(self, tried: Sequence[int]) -> float:
-        """The largest mean at tried points, which have some keys; -inf without any."""
+    def _best_tried_mean(self, tried: Sequence[int]) -> Tensor:
+        """The largest mean at tried points, which have some keys; a scalar, -inf without any."""
         model = self.model
         if not tried:
-            return -math.inf
+            return model.candidates.new_full((), -torch.inf)
         if model.finite:
-            return (
-                model.mean[sent_rows([key for key in tried if key >= 0], model.mean)].max().item()
-            )
-        return model.mean_at(model.points(tried)).max().item()
+            return model.mean[sent_rows([key for key in tried if key >= 0], model.mean)].max()
+        return model.mean_at(model.points(tried)).max()
 
     def _best(
         self,
@@ -155,14 +155,20 @@ class Maximizer:
         scores: Tensor,
         active: ActiveSet | None,
         avoided: Sequence[int] = (),
-    ) -> tuple[int | Tensor, float]:
-        """Where the rule is largest, if possible not at points with some keys, and its value."""
+        least: Tensor | None = None,
+    ) -> int | Tensor | None:
+        """Where the rule is largest, if possible not at points with some keys.
+
+        None if it is below ``least`` there.
+        """
         blind, own_scale = model.is_blind, self.rule.own_scale or model.is_blind
         may_ask, allowed = self._allowed(active, avoided)
         scores = scores.masked_fill(~allowed, -torch.inf)
         tied = lowest_tied(scores, 0.0 if own_scale else model.prior_deviation)
+        needed = scores.new_full((), -torch.inf) if least is None else least
         # One transfer from the device.
-        top, row = torch.cat([scores.max().double().unsqueeze(0), tied.double()]).tolist()
+        numbers = torch.stack([scores.max().double(), needed.double(), tied.squeeze(0).double()])
+        top, low, row = numbers.tolist()
         if not math.isfinite(top):
             name = self.rule.method(model)
             if top != -math.inf:
@@ -172,11 +178,11 @@ class Maximizer:
                 )
             raise NumericsError(f"{name} is -inf at every point that may be asked.")
         if model.finite:
-            return int(row), top
+            return int(row) if top >= low else None
         if blind:
-            best = scores.argmax().unsqueeze(0)
-            return model.candidates.index_select(0, best).squeeze(0), top
-        return self._climb(model, scores, may_ask, allowed)
+            return model.candidates.index_select(0, scores.argmax().unsqueeze(0)).squeeze(0)
+        point, score = self._climb(model, scores, may_ask, allowed)
+        return point if least is None or score.item() >= low else None
 
     def repeat(self, active: ActiveSet | None = None) -> int | None:
         """The key of the best answered point, if asking it again may reveal noise.
@@ -290,8 +296,8 @@ class Maximizer:
 
     def _climb(
         self, model: RuleModel, scores: Tensor, may_ask: PointTest | None, allowed: Tensor
-    ) -> tuple[Tensor, float]:
-        """The best of the pool's best points after a climb, and its score."""
+    ) -> tuple[Tensor, Tensor]:
+        """The best of the pool's best points after a climb, and its score, a scalar."""
         pool, costly = model.candidates, self.rule.costly
         # Fewer with many points or a costly function, to bound the time of an ask.
         points, asked = len(model.answers.anywhere), len(model.with_pending.anywhere)
@@ -325,8 +331,7 @@ class Maximizer:
             enough=0.0 if costly or self.rule.own_scale else ENOUGH * model.prior_deviation,
         )
         found = torch.where(torch.isfinite(found), found, reached)
-        best = lowest_tied(found)
-        return X.index_select(0, best).squeeze(0), found.max().item()
+        return X.index_select(0, lowest_tied(found)).squeeze(0), found.max()
 
     def _answered(self, active: ActiveSet | None) -> tuple[list[int], Tensor, Tensor]:
         """Answered points that may be asked (the best, of many on a box); mean and deviation."""
