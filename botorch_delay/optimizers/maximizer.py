@@ -102,7 +102,7 @@ class Maximizer:
         """The next point, for a slot of a round; anywhere where ``active`` is None.
 
         With ``plan_repeats`` and a learned kernel the best answered point is asked again now and
-        then, to tell whether there is noise, and on a set new points come first otherwise; with
+        then, to tell whether there is noise, and on lists new points come first otherwise; with
         ``confirm`` one of the best answered points is asked, where it is open which is best.
         EmptyDomainError if nothing may be asked, NumericsError if the rule is finite nowhere.
         """
@@ -146,7 +146,7 @@ class Maximizer:
         if not tried:
             return model.candidates.new_full((), -torch.inf)
         if model.finite:
-            return model.mean[sent_rows([key for key in tried if key >= 0], model.mean)].max()
+            return model.mean[sent_rows(tried, model.mean)].max()
         return model.mean_at(model.points(tried)).max()
 
     def _best(
@@ -169,6 +169,8 @@ class Maximizer:
         # One transfer from the device.
         numbers = torch.stack([scores.max().double(), needed.double(), tied.squeeze(0).double()])
         top, low, row = numbers.tolist()
+        if top == -math.inf and least is not None:
+            return None
         if not math.isfinite(top):
             name = self.rule.method(model)
             if top != -math.inf:

@@ -108,6 +108,8 @@ def test_a_tried_point_is_asked_again_where_no_new_one_can_be_better():
     assert chooser.choose(9, 0).index == tried[0]
     scores[new] = -torch.inf  # it must not be asked
     assert chooser.choose(9, 0, plan_repeats=True).index == tried[0]
+    scores[[row for row in range(200) if row not in tried]] = -torch.inf
+    assert chooser.choose(9, 0, plan_repeats=True).index == tried[0]
 
 
 def test_index_methods_and_given_kernels_repeat_points_as_published(monkeypatch):
