@@ -14,6 +14,8 @@ from botorch_delay.optimizers.config import BPEConfig
 
 POINTS = scattered(30)
 BOX = bd.BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double))
+LISTS = bd.Space(kind=bd.Choice(["a", "b", "c"]), size=bd.Int(1, 9))
+MIXED = bd.Space(kind=bd.Choice(["a", "b", "c"]), size=bd.Float(1.0, 9.0))
 GIVEN = {"covar_module": se(), "noise_var": 0.01}
 BOUNDS = {"confidence": bd.RKHSConfidence(1.0, 0.1)}
 
@@ -81,6 +83,8 @@ def test_defaults_depend_on_what_is_given():
 
     assert shares() == (0.005, "all", 0.2)
     assert shares(BOX) == (0.005, "all", 0.0)
+    assert shares(LISTS) == (0.005, "all", 0.2)
+    assert shares(MIXED) == (0.005, "all", 0.0)
     assert shares(exact=True) == (0.005, "all", 0.0)
     assert shares(**GIVEN) == (0.005, "all", 0.0)
     assert shares(**GIVEN, **BOUNDS) == (0.005, "round", 0.0)
@@ -88,6 +92,12 @@ def test_defaults_depend_on_what_is_given():
     assert shares(exploit=None) == (1.0, "round", 0.0)
     assert shares(**GIVEN, delay=bd.NoDelay()) == (1.0, "round", 0.0)
     assert shares(horizon=None, rounds=bd.GeometricRounds(1, 2.0)) == (0.005, "all", 0.0)
+
+
+def test_the_learned_rule_explores_more_on_lists_of_points_and_values():
+    for domain, beta in ((finite(), 4.0), (LISTS, 4.0), (MIXED, 2.0), (BOX, 2.0)):
+        assert bd.BPEDelayOptimizer(domain, 20)._config.rule == bd.UCB(beta)
+    assert bd.BPEDelayOptimizer(BOX, 20, **GIVEN)._config.rule == bd.UCB(6.0)
 
 
 def test_the_guaranteed_mode_claims_its_bound():

@@ -80,6 +80,13 @@ def test_where_there_is_noise_new_points_come_first(study, monkeypatch):
     assert repeats(opt) < 0.8 * repeats(plain)
 
 
+def test_where_every_column_has_a_list_only_answered_points_are_recommended(monkeypatch):
+    opt = noisy_space(40)
+    assert not opt._fitting.upcoming().is_exact
+    monkeypatch.setattr(type(opt), "_safer", lambda *arguments: 1 / 0)
+    assert opt.recommend().count > 0
+
+
 class Fixed(Rule):
     def __init__(self, scores):
         self.scores = scores
