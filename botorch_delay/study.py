@@ -157,7 +157,7 @@ def describe_trial(trial: Trial) -> dict[str, Any]:
         "value": trial.value,
         "reason": trial.reason,
         "asked_at": trial.asked_at,
-        "answered_at": trial.answered_at,
+        "told_at": trial.told_at,
         "corrections": [asdict(correction) for correction in trial.corrections],
     }
 
@@ -168,7 +168,7 @@ def describe_study(optimizer: Optimizer) -> dict[str, Any]:
 
     def describe(result: Attached) -> dict[str, Any]:
         kept = {name: getattr(result, name) for name in ("id", "value", "detached_at", "reason")}
-        return {"parameters": domain.params(result.x), **kept, "attached_at": result.answered_at}
+        return {"parameters": domain.params(result.x), **kept, "attached_at": result.told_at}
 
     study: dict[str, Any] = {
         "horizon": optimizer.horizon,

@@ -143,7 +143,7 @@ def test_results_go_out_to_a_table_and_come_in_from_one(study, command, tmp_path
     assert [row["value"] for row in rows] == ["", "0.25", "", "-0.5"]
     assert rows[2]["reason"] == "spilled; all of it"
     assert (float(rows[3]["temperature"]), float(rows[3]["dose"])) == (20.0, 10.0)
-    assert datetime.fromisoformat(rows[1]["answered_at"]).tzinfo is not None
+    assert datetime.fromisoformat(rows[1]["told_at"]).tzinfo is not None
     assert "0 results attached; 2 others were left out" in study("import", "study.db", "out.csv")[1]
     command("init", "other.db", "--space", "space.toml", "--horizon", 4)
     assert command("import", "other.db", "out.csv")[1] == "2 results attached\n"

@@ -55,7 +55,7 @@ _SCHEMA = {
         CASE WHEN fixed.number IS NULL THEN json_extract(ended.data, '$.reason')
         WHEN fixed.value IS NULL THEN json_extract(fixed.data, '$.reason') END AS reason,
         asked.time AS asked_at,
-        ended.time AS answered_at,
+        ended.time AS told_at,
         ended.value AS first_value,
         fixed.time AS corrected_at
         FROM events AS asked LEFT JOIN

@@ -82,8 +82,8 @@ class Trial(_Placed):
         late: whether it was answered after it had been abandoned. Then its answer serves no design
             point; one that comes after its round has closed is not called late.
         reason: why it failed.
-        answered_at: when it was answered, failed or was abandoned; None while it runs.
-        answered_step: how many asks had been made by then, in steps; None while it runs.
+        told_at: when its answer, failure or abandonment was told; None while it runs.
+        told_step: how many asks had been made by then, in steps; None while it runs.
         corrections: what it said before each correction, oldest first.
     """
 
@@ -100,8 +100,8 @@ class Trial(_Placed):
     noise_var: float | None = None
     late: bool = False
     reason: str = ""
-    answered_at: float | None = None
-    answered_step: int | None = None
+    told_at: float | None = None
+    told_step: int | None = None
     corrections: tuple[Correction, ...] = ()
 
     @property
@@ -112,9 +112,9 @@ class Trial(_Placed):
     @property
     def delay(self) -> int | None:
         """How many asks came between its own and its answer; None without an answer."""
-        if self.state is not TrialState.COMPLETED or self.answered_step is None:
+        if self.state is not TrialState.COMPLETED or self.told_step is None:
             return None
-        return self.answered_step - 1 - self.id
+        return self.told_step - 1 - self.id
 
     @property
     def known_step(self) -> int | None:
@@ -123,7 +123,7 @@ class Trial(_Placed):
             return None
         if self.corrections and self.corrections[0].value is None:
             return self.corrections[0].corrected_step
-        return self.answered_step
+        return self.told_step
 
     def _ask(self) -> tuple[Any, ...]:
         return self.index, self.round, self.asked_at, self.point.tolist()
@@ -151,8 +151,8 @@ class Attached(_Placed):
     index: int | None  # its row in a finite domain
     value: float  # in the user's sign
     id: int = 0  # counted from 0, those that were detached included
-    answered_at: float = 0.0  # when it was attached, in seconds since the epoch
-    answered_step: int = 0  # how many asks had been made by then, in steps
+    told_at: float = 0.0  # when it was attached, in seconds since the epoch
+    told_step: int = 0  # how many asks had been made by then, in steps
     detached_at: float | None = None  # when it was detached; None while it counts
     reason: str = ""  # why it was detached
     noise_var: None = None  # not known
@@ -234,10 +234,10 @@ class Ledger:
                 yield Event("asked", entry.asked_at, entry.id, data=place)
             else:
                 trial = self.trials[entry]
-                assert trial.answered_at is not None
+                assert trial.told_at is not None
                 said = {"noise_var": trial.noise_var, "reason": trial.reason}
                 data = {name: told for name, told in said.items() if told}  # no variance is 0
-                yield Event(trial.state.value, trial.answered_at, entry, trial.value, data)
+                yield Event(trial.state.value, trial.told_at, entry, trial.value, data)
 
     def ask(self, event: Event, domain: Domain) -> Trial:
         """Append a trial that was asked; StorageError if its id is not the next one."""
@@ -273,8 +273,8 @@ class Ledger:
             noise_var=data.get("noise_var"),
             late=late,
             reason=data.get("reason", ""),
-            answered_at=event.time,
-            answered_step=self._count,
+            told_at=event.time,
+            told_step=self._count,
         )
         self._running.pop(trial.id, None)
         if trial.value is not None:

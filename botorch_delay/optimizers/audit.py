@@ -84,7 +84,7 @@ class Audit(TrialObserver):
         self._note_departures(trial)
 
     def corrected(self, trial: Trial, before: TrialState) -> None:
-        answered, step = before is TrialState.COMPLETED, trial.answered_step
+        answered, step = before is TrialState.COMPLETED, trial.told_step
         assert step is not None
         self.amended += 1
         if self._is_closed_on(step, trial.id if answered else None):
@@ -100,7 +100,7 @@ class Audit(TrialObserver):
     def detached(self, result: Attached) -> None:
         if self._config.evidence == "all":
             self.amended += 1
-            if self._is_closed_on(result.answered_step):
+            if self._is_closed_on(result.told_step):
                 self._broken[_FALSE_ROUND] = None
 
     def extended(self, before: int) -> None:

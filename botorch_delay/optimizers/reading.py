@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 # The columns of a table of results beside those of the parameters.
 TABLE_COLUMNS = (
     *("trial", "state", "value", "corrected_from", "noise_var", "reason"),
-    *("round", "asked_at", "answered_at"),
+    *("round", "asked_at", "told_at"),
 )
 
 
@@ -305,7 +305,7 @@ class ReadableRun(Run, ABC):
         ``"parameter NAME"`` if a column has that name), ``state`` (of the trial, or "attached"),
         ``value`` in the user's sign, ``corrected_from`` (the value before the last correction),
         ``noise_var``, ``reason`` of a failure, ``round``, and the times ``asked_at`` and
-        ``answered_at`` (or when it was attached), in UTC.
+        ``told_at`` (or when it was attached), in UTC.
         """
         named = table_columns(self._domain)
         rows = []
@@ -323,7 +323,7 @@ class ReadableRun(Run, ABC):
                 result.reason,
                 trial and trial.round,
                 trial and datetime.fromtimestamp(trial.asked_at, UTC),
-                result.answered_at and datetime.fromtimestamp(result.answered_at, UTC),
+                result.told_at and datetime.fromtimestamp(result.told_at, UTC),
             )
             rows.append(row | dict(zip(TABLE_COLUMNS[1:], cells, strict=True)))
         return rows

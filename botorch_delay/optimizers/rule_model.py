@@ -177,12 +177,12 @@ class RuleModel(View, TrialObserver):
         same ones. The pool is the part of a large set that may be best given the points kept.
         """
         results: list[Trial | Attached] = [*self._ledger.attached, *self._ledger.trials]
-        steps = sorted(r.answered_step or 0 for r in results if r.value is not None)
+        steps = sorted(r.told_step or 0 for r in results if r.value is not None)
         last = steps[self.renewals * RENEWED_EVERY - 1]
         values: dict[int, list[float]] = {}
         later = set()
         for result in results:
-            key, step = self.key(result), result.answered_step
+            key, step = self.key(result), result.told_step
             if step is None or step > last or getattr(result, "state", None) is _ABANDONED:
                 later.add(key)
             else:
@@ -333,7 +333,7 @@ class RuleModel(View, TrialObserver):
         order = source
         if isinstance(result, Trial):
             source, gone = result.id, result.state is _ABANDONED
-            order = result.answered_step or source
+            order = result.told_step or source
             limit = self.pending.max_delay
             late = limit is not None and result.delay is not None and result.delay > limit
             if late or (value is None and not gone):

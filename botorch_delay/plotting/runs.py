@@ -167,9 +167,9 @@ def plot_best(optimizer: Optimizer, ax: Axes | None = None, *, start: float | No
     ax = new_axes(ax)
     ax.set(xlabel="seconds", ylabel="value")
     answers = sorted(
-        (t.answered_at, t.value)
+        (t.told_at, t.value)
         for t in optimizer.trials
-        if t.answered_at is not None and t.value is not None
+        if t.told_at is not None and t.value is not None
     )
     if not answers:
         return ax
@@ -197,8 +197,8 @@ def plot_history(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> li
         axes = plt.subplots(2, sharex=True, layout="constrained", height_ratios=[2, 1])[1]
     top, bottom = axes
     trials = optimizer.trials
-    came = [t.answered_step or 0 for t in trials if t.value is not None]
-    steps = torch.tensor(came + [result.answered_step for result in optimizer.attached])
+    came = [t.told_step or 0 for t in trials if t.value is not None]
+    steps = torch.tensor(came + [result.told_step for result in optimizer.attached])
     order = torch.argsort(steps, stable=True)
     best = best_so_far(optimizer, values[order])
     top.scatter(steps[: len(came)], values[: len(came)], s=14, color=BLUE, label="answer")
@@ -208,14 +208,14 @@ def plot_history(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> li
         top.scatter(*at, edgecolor=ORANGE, label="attached", **attached)
     ends = torch.cat([steps[order], torch.tensor([max(len(trials), 1)])])
     top.step(ends, torch.cat([best, best[-1:]]), where="post", color=GREEN, label="best so far")
-    failed = [t.answered_step or 0 for t in trials if t.state is TrialState.FAILED]
+    failed = [t.told_step or 0 for t in trials if t.state is TrialState.FAILED]
     if failed:
         low = top.get_ylim()[0]
         top.scatter(failed, [low] * len(failed), marker="x", s=24, color=VERMILION, label="failed")
     top.set(ylabel="value", title=f"{len(trials)} trials asked, {len(optimizer.pending)} running")
     top.legend(frameon=False, ncol=4, fontsize="small")
     count = len(trials)
-    ended = [count if t.answered_step is None else t.answered_step for t in trials]
+    ended = [count if t.told_step is None else t.told_step for t in trials]
     ends = torch.bincount(torch.tensor(ended, dtype=torch.long), minlength=count + 1)
     in_flight = torch.arange(count + 1) - torch.cat([torch.zeros(1), ends[:count].cumsum(0)])
     bottom.fill_between(range(count + 1), in_flight, step="mid", color=BLUE, alpha=0.5)

@@ -152,7 +152,7 @@ def test_an_optimizer_knows_delays_and_ages():
     opt.ask(3)
     assert made(opt.delays()) == estimate([0, 4], [3, 2, 4, 2, 1, 0])
     opt.tell(c, 0.3)  # after all
-    assert (c.delay, c.answered_step) == (5, 8)
+    assert (c.delay, c.told_step) == (5, 8)
     assert d.state is TrialState.RUNNING
     assert made(opt.delays()) == estimate([0, 4, 5], [3, 4, 2, 1, 0])
 
@@ -175,7 +175,7 @@ def test_steps_survive_a_file(tmp_path):
         opt.tell(trial, 0.0)
     opt.save(tmp_path / "study.db")
     again = bd.load(tmp_path / "study.db")
-    assert [t.answered_step for t in again.trials] == [5, 5, 5, None, None]
+    assert [t.told_step for t in again.trials] == [5, 5, 5, None, None]
     assert made(again.delays()) == made(opt.delays())
 
 

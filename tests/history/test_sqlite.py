@@ -194,9 +194,9 @@ def test_a_view_shows_what_became_of_a_trial_last(tmp_path):
     opt.mark_failed(failed, "crashed")
     opt.tell(late, 0.5, noise_var=0.25)
     opt.save(path)
-    query = "SELECT id, state, value, noise_var, reason, asked_at, answered_at FROM trials"
+    query = "SELECT id, state, value, noise_var, reason, asked_at, told_at FROM trials"
     expected = [
-        (t.id, t.state.value, t.value, t.noise_var, t.reason or None, t.asked_at, t.answered_at)
+        (t.id, t.state.value, t.value, t.noise_var, t.reason or None, t.asked_at, t.told_at)
         for t in opt.trials
     ]
     assert rows(path, query) == expected

@@ -36,10 +36,10 @@ def test_trials_are_numbered_and_live(ledger):
     trial = ledger[2]
     assert trial.id == 2
     assert trial.state is TrialState.RUNNING
-    assert trial.answered_at is None
+    assert trial.told_at is None
     settle(ledger, 2, "completed", 0.5)
     assert trial.value == 0.5
-    assert trial.answered_at >= trial.asked_at
+    assert trial.told_at >= trial.asked_at
     assert [t.id for t in ledger.running()] == [0, 1, 3]
     assert ledger.answered() == [trial]
     assert ledger.answer_count == 1
@@ -176,7 +176,7 @@ def test_corrections_keep_what_was_said_in_trial_and_events(ledger):
         ledger.correct(Event("corrected", time, 1, value, {"reason": f"at {time}"}))
     assert list(ledger.events())[: len(before)] == before
     trial = ledger[1]
-    assert (trial.value, trial.noise_var, trial.answered_at) == (0.6, 0.1, 2.0)
+    assert (trial.value, trial.noise_var, trial.told_at) == (0.6, 0.1, 2.0)
     assert [c.value for c in trial.corrections] == [0.5, 0.7, None]
     assert [c.failure for c in trial.corrections] == ["", "", "at 4.0"]
     assert [c.reason for c in trial.corrections] == ["at 3.0", "at 4.0", "at 5.0"]

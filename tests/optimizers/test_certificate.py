@@ -100,7 +100,7 @@ def groups_of(trials):
 def accounts(trials):
     """Answers that count with each ask on its own, and in groups, with their noise's energy."""
     told = [trial for trial in trials if trial.value is not None]
-    known_by = max(trial.answered_step for trial in told)
+    known_by = max(trial.told_step for trial in told)
     yield told, noise_energy(known_by, DELTA / 2.0) * STD**2
     groups = groups_of(trials)
     whole = [
@@ -108,7 +108,7 @@ def accounts(trials):
         for size, trials in groups
         if len(trials) == size and all(trial.value is not None for trial in trials)
     ]
-    known_by = max(trial.answered_step for group in whole for trial in group)
+    known_by = max(trial.told_step for group in whole for trial in group)
     begun = sum(group[0].id < known_by for _, group in groups)
     scatter = sum(len(group) * np.var([trial.value for trial in group]) for group in whole)
     told = [trial for group in whole for trial in group]

@@ -36,9 +36,9 @@ def test_a_table_has_every_trial_and_attached_result():
     assert [[row["heat"], row["dose"]] for row in rows[:3]] == [t.x.tolist() for t in trials]
     assert [row["round"] for row in rows] == [1, 1, 1, None]
     assert (rows[1]["noise_var"], rows[2]["reason"]) == (0.1, "spilled")
-    assert rows[1]["answered_at"] == datetime.fromtimestamp(trials[1].answered_at, UTC)
-    assert rows[0]["answered_at"] is None
-    assert rows[3]["answered_at"] == datetime.fromtimestamp(opt.attached[0].answered_at, UTC)
+    assert rows[1]["told_at"] == datetime.fromtimestamp(trials[1].told_at, UTC)
+    assert rows[0]["told_at"] is None
+    assert rows[3]["told_at"] == datetime.fromtimestamp(opt.attached[0].told_at, UTC)
     opt.correct(1, 0.25)
     assert [opt.table()[1][name] for name in ("value", "corrected_from")] == [0.25, 0.5]
     frame = opt.to_dataframe()

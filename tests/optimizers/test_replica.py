@@ -120,7 +120,7 @@ def carry_over(optimizer, past):
 
 def summary(optimizer):
     """What an optimizer has come to, apart from the times."""
-    when = ("asked_at", "answered_at")
+    when = ("asked_at", "told_at")
     trials = [
         {name: value for name, value in record(t).items() if name not in when}
         for t in optimizer.trials
