@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 import torch
@@ -58,12 +58,19 @@ class _Point:
             ((value, noise_var, _),) = self.answers.values()
             return value, noise_var, 1.0
         for sign, (value, noise_var, _) in self._changes:
-            precision = Fraction(1.0 / max(noise_var, LEAST_NOISE_VAR))
-            terms = precision, precision * Fraction(value), precision**2
-            self._sums = [total + sign * x for total, x in zip(self._sums, terms, strict=True)]
+            precision, square = _precision(noise_var)
+            terms = zip(self._sums, (precision, precision * Fraction(value), square), strict=True)
+            self._sums = [total + x if sign > 0 else total - x for total, x in terms]
         self._changes.clear()
         total, weighted, squares = map(float, self._sums)
         return weighted / total, 1.0 / total, squares / total / total
+
+
+@lru_cache(maxsize=1024)  # most answers have the same noise
+def _precision(noise_var: float) -> tuple[Fraction, Fraction]:
+    """The precision of an answer, and its square."""
+    precision = Fraction(1.0 / max(noise_var, LEAST_NOISE_VAR))
+    return precision, precision**2
 
 
 class Averages:

@@ -29,7 +29,6 @@ from botorch_delay.history.trials import Attached, Trial
 from botorch_delay.optimizers.exploit import (
     DEFAULT_RULE,
     LEARNED_RULE_ON_BOXES,
-    LEARNED_RULE_ON_LISTS,
     Exploit,
     WithinBudget,
 )
@@ -282,8 +281,8 @@ class BPEConfig(BoundsConfig):
         self.explore_fraction = validation.real(self.explore_fraction, "explore_fraction")
         if isinstance(exploit, Exploit):
             discrete = self.domain.is_discrete
-            practical = LEARNED_RULE_ON_LISTS if discrete else LEARNED_RULE_ON_BOXES
-            rule = exploit.rule or (practical if self.learned else DEFAULT_RULE)
+            on_box = self.learned and not discrete
+            rule = exploit.rule or (LEARNED_RULE_ON_BOXES if on_box else DEFAULT_RULE)
             share = exploit.confirm_fraction
             if share is None:
                 confirms = discrete and self.learned and not self.exact

@@ -165,10 +165,9 @@ class Maximizer:
         may_ask, allowed = self._allowed(active, avoided)
         scores = scores.masked_fill(~allowed, -torch.inf)
         tied = lowest_tied(scores, 0.0 if own_scale else model.prior_deviation)
-        needed = scores.new_full((), -torch.inf) if least is None else least
+        found = [scores.max(), tied.squeeze(0)] + ([] if least is None else [least])
         # One transfer from the device.
-        numbers = torch.stack([scores.max().double(), needed.double(), tied.squeeze(0).double()])
-        top, low, row = numbers.tolist()
+        top, row, low = [*torch.stack([x.double() for x in found]).tolist(), -math.inf][:3]
         if top == -math.inf and least is not None:
             return None
         if not math.isfinite(top):

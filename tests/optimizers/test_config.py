@@ -95,7 +95,7 @@ def test_defaults_depend_on_what_is_given():
 
 
 def test_the_learned_rule_explores_more_on_lists_of_points_and_values():
-    for domain, beta in ((finite(), 4.0), (LISTS, 4.0), (MIXED, 2.0), (BOX, 2.0)):
+    for domain, beta in ((finite(), 6.0), (LISTS, 6.0), (MIXED, 2.0), (BOX, 2.0)):
         assert bd.BPEDelayOptimizer(domain, 20)._config.rule == bd.UCB(beta)
     assert bd.BPEDelayOptimizer(BOX, 20, **GIVEN)._config.rule == bd.UCB(6.0)
 

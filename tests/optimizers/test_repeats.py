@@ -60,7 +60,7 @@ def noisy_list(asks):
     points = scattered(200)
     noise = 0.3 * torch.randn(asks, generator=generator(3), dtype=torch.double)
     values = (12.0 * points).sin().sum(dim=1)
-    rule_alone = bd.Exploit(confirm_fraction=0.0)
+    rule_alone = bd.Exploit(UCB(4.0), confirm_fraction=0.0)
     domain = bd.FiniteDomain(points)
     return played(domain, lambda t: float(values[t.index] + noise[t.id]), asks, exploit=rule_alone)
 
