@@ -167,7 +167,8 @@ class Maximizer:
         tied = lowest_tied(scores, 0.0 if own_scale else model.prior_deviation)
         found = [scores.max(), tied.squeeze(0)] + ([] if least is None else [least])
         # One transfer from the device.
-        top, row, low = [*torch.stack([x.double() for x in found]).tolist(), -math.inf][:3]
+        numbers = torch.stack([number.double() for number in found]).tolist()
+        top, row, low = numbers if least is not None else (*numbers, -math.inf)
         if top == -math.inf and least is not None:
             return None
         if not math.isfinite(top):
