@@ -212,24 +212,15 @@ class _Descent:
 
     def sample(self, n: int) -> SetSample:
         """Points of the set, and its volume."""
-        shares = (self._log_shares - self._log_shares.max()).exp()
         error = math.sqrt(self._squared_error + self._relative_error() ** 2)
-        # Each batch stands for as much of the sample as of the volume.
-        ends = (shares.cumsum(dim=0) / shares.sum() * n + self._cube.rand(1)).floor().long()
-        ends[-1] = n
-        counts = ends.diff(prepend=ends.new_zeros(1)).tolist()
+        # Batches count alike: jumps have mixed them, and weights, tried, bring a sample no nearer
+        # to uniform, while the heaviest of few batches would need many more moves.
         clouds = [self._unit]
-        while len(clouds) * self._size < max(counts):
+        while len(clouds) * len(self._unit) < n:
             self._sweep()
             clouds.append(self._unit)
-        stack = torch.stack([cloud.reshape(_BATCHES, self._size, -1) for cloud in clouds], dim=1)
-        chosen = torch.cat(
-            [
-                batch.flatten(end_dim=1)[self._cube.shuffle(len(clouds) * self._size)[:count]]
-                for batch, count in zip(stack, counts, strict=True)
-            ]
-        )
-        points = self._cube.points(chosen[self._cube.shuffle(n)])
+        cloud = torch.cat(clouds)
+        points = self._cube.points(cloud[self._cube.shuffle(len(cloud))[:n]])
         volume = min(math.exp(self._log_volume()), 1.0)
         return SetSample(points, volume, volume * error)
 

@@ -253,8 +253,10 @@ def test_a_sliver() -> None:
 
 def test_more_and_fewer_points_than_particles() -> None:
     balls = Balls(2, 1e-4)
-    many = sample_set(box(2), balls, 3000, generator(0), particles=512)
     few = sample_set(box(2), balls, 1, generator(0), particles=512)
+    calls, balls.calls = balls.calls, 0
+    many = sample_set(box(2), balls, 3000, generator(0), particles=512)
+    assert balls.calls - calls == 5 * 2 * 4  # particles that move until there are six clouds
     assert many.points.shape == (3000, 2)
     assert few.points.shape == (1, 2)
     assert few.volume == many.volume
