@@ -145,7 +145,7 @@ class ActiveSet(ABC):
 
     @abstractmethod
     def restored(self, infeasible: Sequence[int], number: int) -> ActiveSet:
-        """All feasible points of the domain, where no active point is feasible any more."""
+        """All feasible points of the domain; the others count as eliminated in a round."""
 
     @property
     def inside(self) -> Callable[[Tensor], Tensor] | None:

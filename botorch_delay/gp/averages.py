@@ -25,7 +25,7 @@ class _Point:
     """One point, its answers by source, and their average.
 
     Sums are exact: the average depends neither on the order in which answers came nor on any that
-    were taken out again. They are slow, so changes wait until there are two answers.
+    were taken out again. They are slow, so nothing is summed while a point has a single answer.
     """
 
     def __init__(self, x: Tensor) -> None:
@@ -131,7 +131,7 @@ class Averages:
     def _set(self, key: int, source: int, answer: _Answer | None) -> None:
         point = self._points[key]
         before = point.answers.get(source)
-        if (before and before[:2]) == (answer and answer[:2]):
+        if before == answer:
             return
         point.place(source, answer)
         self.size += (answer is not None) - (before is not None)

@@ -230,7 +230,7 @@ class Surrogate:
         return (value - self.offset) / self.scale, noise
 
     def in_values(self, data: Data) -> Data:
-        """Data given in units of g, in units of the values; inputs stay as they are."""
+        """Data in units of g, scaled to those of the values, with the offset left out."""
         if self.scale == 1.0:
             return data
         return replace(data, y=self.scale * data.y, noise_var=self.scale**2 * data.noise_var)

@@ -58,6 +58,7 @@ from torch import Tensor
 
 from botorch_delay.domains.domain import Domain
 from botorch_delay.elimination.open_round import OpenRound, SlotState
+from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
 
 logger = logging.getLogger(__name__)
@@ -68,8 +69,9 @@ class EarlyClose:
 
     def __init__(self, factor: float, domain: Domain) -> None:
         self._factor, self._domain = factor, domain
-        self._seen: tuple[OpenRound, list[int], list[int], Tensor] | None = None
-        self._allowed = False  # the result for what was seen last
+        # What a decision depends on, when it was made last, and the decision.
+        self._seen: tuple[Surrogate, list[int], list[int], Tensor] | None = None
+        self._allowed = False
 
     def allows(self, current: OpenRound, rows: Tensor) -> bool:
         """Whether the rule closes a round now, with these active rows that may be asked."""
@@ -78,7 +80,7 @@ class EarlyClose:
         kept = [slot.key for slot in first if slot.state is not SlotState.DROPPED]
         if len(first) < current.design_size or not answered or not len(rows):
             return False
-        seen, self._seen = self._seen, (current, answered, kept, rows)
+        seen, self._seen = self._seen, (current.surrogate, answered, kept, rows)
         if seen is not None and seen[:3] == self._seen[:3] and torch.equal(seen[3], rows):
             return self._allowed
         intended = self._largest_deviation(current, kept, rows)

@@ -65,7 +65,6 @@ class RoundSequence(TrialObserver):
         # How many answers and attached results there were when a round first eliminated.
         self._eliminated_at: int | None = None
         # Whether the best answer is at an eliminated point, and what that was found from.
-        self._best_is_out, self._seen = False, tuple[Any, ...]()
         # The result of close() until its event is applied; a replay makes it from the event.
         self._judged: ActiveSet | None = None
         factor = config.rounds.straggler_factor
@@ -124,11 +123,7 @@ class RoundSequence(TrialObserver):
             return False
         if len(values) >= GROWTH_TO_OUTDATE * self._eliminated_at:
             return True
-        seen = len(values), values[0], values[-1], self.active
-        if self._seen != seen:
-            out = _best_is_eliminated(self._ledger, self._config.sign, self.active)
-            self._seen, self._best_is_out = seen, out
-        return self._best_is_out
+        return _best_is_eliminated(self._ledger, self._config.sign, self.active)
 
     def is_held(self, current: OpenRound) -> bool:
         """Whether the next design point waits because a trial of it is running."""
@@ -179,7 +174,7 @@ class RoundSequence(TrialObserver):
             delta /= 2.0  # the other half is for the bounds of the budget
         if config.proves_from_all:
             delta /= 2.0  # the other half is for the bounds from all answers
-        delta /= 2.0  # the other half is for the delays
+        delta /= 2.0  # the other half is for the delays, with a delay law or without
         rows = self.active.rows
         points = None
         if rows is not None:

@@ -309,7 +309,8 @@ class RuleModel(View, TrialObserver):
     def asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
         if (width := data.get("width")) is not None:  # what width_at() said
             assert self.pending.max_delay is not None
-            self.widths = [*self.widths, validation.real(width, "width")][-self.pending.max_delay :]
+            kept = (*self.widths, validation.real(width, "width"))
+            self.widths = [*kept[max(len(kept) - self.pending.max_delay, 0) :]]
         key, results = self.key(trial), list[Trial | Attached]([trial])
         if key in self._left_out:  # the point counts again, with all its answers
             self._left_out.discard(key)

@@ -77,7 +77,8 @@ class Rule(ABC):
         """Its value at every candidate of the model, ``N``: the largest is asked.
 
         In units of the surrogate, whose values are to be maximised. With a given kernel it is also
-        called before any answer. -inf keeps a point from being asked; inf and NaN are errors.
+        called before any answer. -inf keeps a point from being asked; inf and NaN are errors, but
+        NaN of a BoTorch acquisition function counts as -inf.
         """
 
     @abstractmethod
@@ -85,8 +86,8 @@ class Rule(ABC):
         """What climbs on a box maximise, from ``starts`` (``n x d``): ``n x d`` to ``n``.
 
         It is differentiable, and its points are in the columns of the domain, as
-        :meth:`RuleModel.mean_at` and :meth:`RuleModel.deviation_at` take them. Its rows are those
-        of ``starts``.
+        :meth:`RuleModel.mean_at` and :meth:`RuleModel.deviation_at` take them. Row i is where the
+        climb from start i has come.
         """
 
     def check_pending(self, pending: Pending) -> None:

@@ -1,4 +1,4 @@
-"""A run as the events that happened in it, and the kernel and noise that its answers say."""
+"""A run as the events that happened in it, and the kernel and noise fitted to its answers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Fitting:
     def __init__(self, config: Config, ledger: Ledger) -> None:
         self._config, self._ledger = config, ledger
         self.surrogate = config.fixed or self._fit(None)  # the one in use
-        self.fitted_to = 0  # how many answers, attached results included
+        self.fitted_to = 0  # how many answers, attached results included; -1: fit again
         self._ahead: tuple[int, Surrogate] | None = None  # to how many answers
 
     def upcoming(self) -> Surrogate:
@@ -70,7 +70,7 @@ class Fitting:
 
     def forget(self) -> None:
         """An answer that was fitted has changed: the next ask fits again."""
-        self.fitted_to, self._ahead = 0, None
+        self.fitted_to, self._ahead = -1, None  # even if no answer is left
 
     def _fit(self, previous: Surrogate | None) -> Surrogate:
         config, learned = self._config, self._config.covar_module

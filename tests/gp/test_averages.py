@@ -105,6 +105,8 @@ def test_a_point_that_is_answered_last_comes_last_whatever_was_asked_first():
     assert torch.equal(averages.anywhere.data.X[-1], points[0])
     averages.put(0, 0, points[0], 0.2, 0.5, order=0)  # the same trial, told anew
     assert torch.equal(averages.anywhere.data.X[0], points[0])
+    averages.put(0, 0, points[0], 0.2, 0.5, order=BLOCK + 20)  # nothing new but its place
+    assert torch.equal(averages.anywhere.data.X[-1], points[0])
 
 
 def test_a_rule_has_the_points_in_the_order_of_their_answers():

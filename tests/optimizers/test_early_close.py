@@ -1,6 +1,7 @@
 """Rounds that close without their last design points."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -103,6 +104,18 @@ def test_a_round_waits_where_too_much_is_unknown():
     answer(opt, trials[:2])
     opt.ask(5)
     assert opt.rounds == []
+
+
+def test_a_decision_is_made_again_with_another_kernel():
+    opt = make(horizon=100, rounds=bd.HorizonRounds(1.01))
+    answer(opt, opt.ask(10)[:2])
+    opt.ask(5)
+    rounds, current = opt._rounds, opt._rounds.open
+    assert not rounds.is_due(current)
+    kernel = se()
+    kernel.lengthscale = 1e-3  # under which no answer says anything about other points
+    current.use(replace(current.surrogate, covar_module=kernel))
+    assert rounds.is_due(current)
 
 
 def test_nothing_closes_without_a_single_answer():

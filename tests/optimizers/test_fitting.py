@@ -154,3 +154,17 @@ def test_reading_changes_no_ask(make):
         if len(read.trials) == 4:
             read.stopping_gap()
     assert quiet.hyperparameters == read.hyperparameters
+
+
+@pytest.mark.parametrize("domain", [FINITE, BOX])
+def test_after_all_answers_were_withdrawn_nothing_is_learned_from_them(domain):
+    opt = bd.BPEDelayOptimizer(domain, 60)
+    fresh = opt.hyperparameters
+    play(opt, 6)
+    opt.ask()
+    assert opt.hyperparameters != fresh
+    for trial in opt.trials[:6]:
+        opt.correct(trial, None)
+    opt.ask()
+    assert opt._fitting.fitted_to == 0
+    assert opt.hyperparameters == fresh

@@ -757,3 +757,10 @@ def test_cuda_asks_what_the_cpu_asks(method):
         assert a.index == b.index
         here.tell(a, value(a))
         there.tell(b, value(a))
+
+
+def test_no_width_is_added_where_none_is_of_the_last_asks():
+    pending = bd.Censor(-1.0, max_delay=0, inflate=True)
+    opt = bd.AcquisitionOptimizer(bd.FiniteDomain(scattered(20)), rule=bd.UCB(4.0), pending=pending)
+    opt.ask(6)
+    assert opt._maximizer.model.widths == []
