@@ -182,7 +182,7 @@ class Maximizer:
         if model.finite:
             return int(row) if top >= low else None
         if blind:
-            return model.candidates.index_select(0, scores.argmax().unsqueeze(0)).squeeze(0)
+            return model.candidates[int(row)]
         point, score = self._climb(model, scores, may_ask, allowed)
         return point if least is None or score.item() >= low else None
 

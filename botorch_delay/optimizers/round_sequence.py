@@ -379,8 +379,9 @@ class RoundSequence(TrialObserver):
     def _answers(self, current: OpenRound) -> RoundAnswers:
         """The answers by which the open round is judged if it closes now."""
         config, ledger = self._config, self._ledger
-        used = ledger.answered()
-        if config.evidence == "round" or not config.merges:
+        if config.evidence == "all" and config.merges:
+            used = ledger.answered()
+        else:
             size = current.design_size if self.round_rule.on_arrival else None
             used = [ledger[trial_id] for trial_id in current.answered(size)]
         ids, answers = tuple(trial.id for trial in used), config.answers(used)

@@ -148,7 +148,7 @@ class RuleModel(View, TrialObserver):
 
         Points that a :class:`Censor` counts as answered are among them once there is an answer.
         """
-        if not self._ledger.answer_count and not self._ledger.attached:
+        if not self._ledger.values:
             return None
         posterior = self.answers.anywhere
         return posterior.mean(posterior.data.X).max().item()

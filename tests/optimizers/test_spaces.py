@@ -167,3 +167,20 @@ def test_tensors_work_as_before():
     with pytest.warns(OutsideWarning, match="a = 0.5 is none of 0, 1"):
         opt.attach({"a": 0.5, "b": 9.0}, 1.0)
     assert opt.attached[0].x.tolist() == [0.5, 9.0]
+
+
+@pytest.mark.parametrize("options", ["abc", "abcdef"])
+def test_the_best_option_is_found_if_first_asks_were_at_others(options):
+    space = bd.Space(
+        x=bd.Float(0, 1), y=bd.Float(0, 1), z=bd.Int(1, 8), option=bd.Choice(list(options))
+    )
+    opt = bd.BPEDelayOptimizer(space, horizon=40, seed=1)
+    running = opt.ask(4)
+    while running:
+        trial = running.pop(0)
+        x, y, z, option = trial.params.values()
+        loss = 4 * (x - 0.3) ** 2 + 4 * (y - 0.6) ** 2 + 0.05 * (z - 5) ** 2
+        opt.tell(trial, -loss - 0.3 * (option != options[-1]))
+        if len(opt.trials) < opt.horizon:
+            running.append(opt.ask())
+    assert opt.recommend().params["option"] == options[-1]
