@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,14 +28,22 @@ from botorch_delay.history import sqlite
 from botorch_delay.history.trials import Trial, TrialState
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.certificate import Certificate
-from botorch_delay.workers import Evaluation, Objective, Pool, make_pool, one_line, takes_two
+from botorch_delay.workers import (
+    Evaluation,
+    Objective,
+    Pool,
+    interrupts_noted,
+    make_pool,
+    one_line,
+    takes_two,
+)
 
 __all__ = ["Evaluation", "OnResult", "RunReport", "run"]
 
 logger = logging.getLogger(__name__)
 
 # A pool that breaks this often without one result in between will not recover by itself.
-MAX_BREAKS_IN_A_ROW = 5
+MAX_BREAKS_IN_A_ROW = 6
 
 # When answers have grown by this factor, whether the recommended point is good enough is looked at.
 GROWTH_TO_CERTIFY = 1.05
@@ -113,7 +120,7 @@ def run(
     max_in_flight: int,
     store: str | os.PathLike[str] | None = None,
     timeout: float | None = None,
-    max_failures: int | None = 3,
+    max_failures: int | None = 5,
     on_result: OnResult | None = None,
     progress: bool = True,
     until_gap: float | None = None,
@@ -123,8 +130,12 @@ def run(
     With a :class:`~botorch_delay.Space` the objective gets the parameters, as keywords if its
     signature takes all of them by name, else as one dict; without one, a CPU tensor of shape ``d``.
     It returns a finite number; anything else, or an exception, makes a failed trial. Failures
-    before the first success are not told, as the objective may be wrong: if the run ends first,
-    they are abandoned, and may be asked again. To share an executor, call this in several threads.
+    before the first success are not told, as the objective may be wrong: if ``max_failures`` end
+    the run, they are abandoned, and may be asked again. To share an executor, call this in several
+    threads.
+
+    The first Ctrl-C stops further asks, and the run ends once the evaluations in flight are told;
+    the second abandons them.
 
     Args:
         optimizer: whose points are asked.
@@ -135,10 +146,11 @@ def run(
         n_trials: the total, trials already asked included; a shorter horizon is extended to it.
         max_in_flight: how many trials run at once.
         store: a file in which every ask and answer is committed, and from which the run resumes if
-            it exists; trials that were running then are abandoned.
+            it exists; trials that were running then are abandoned. One run at a time uses it.
         timeout: seconds until the worker of an evaluation is killed and its trial failed; needs a
             ``pebble.ProcessPool``. If durations depend on values it voids the guarantee.
-        max_failures: how many failures without any success end the run; None for no limit.
+        max_failures: after how many failures without any success nothing more is asked, and the
+            run ends unless an evaluation in flight succeeds; None for no limit.
         on_result: called with the optimizer and each settled trial; True stops further asks. If it
             raises, it is not called again, no more is asked, and the error is raised at the end.
         progress: whether to show a progress bar.
@@ -148,46 +160,24 @@ def run(
     Raises:
         InputError: if an argument cannot be used, the objective is not picklable, or the executor
             cannot keep a timeout.
-        StorageError: if the store cannot be used.
+        StorageError: if the store cannot be used, or another run uses it.
         RunError: after ``max_failures``, with the traceback of the last one; if a pool keeps
             breaking, takes no work, or loses its cluster.
-        KeyboardInterrupt: on Ctrl-C, once trials in flight are abandoned and that is committed.
+        KeyboardInterrupt: after Ctrl-C, once everything is told or abandoned, and committed.
     """
     pool = make_pool(executor, timeout)
     try:
         limits = n_trials, max_in_flight, max_failures, until_gap
         loop = _Loop(optimizer, objective, pool, *limits, store, on_result)
-        with _turn:
-            loop.resume()
-        bar = tqdm(total=n_trials, unit="trial", disable=not progress)
-        with bar as loop.bar, _interrupts_deferred() as loop.interrupted:
-            loop.work()
+        with nullcontext() if store is None else sqlite.in_use(store):
+            with _turn:
+                loop.resume()
+            bar = tqdm(total=n_trials, unit="trial", disable=not progress)
+            with bar as loop.bar, interrupts_noted() as loop.interrupts:
+                loop.work()
     finally:
         pool.release()
     return loop.report
-
-
-@contextmanager
-def _interrupts_deferred() -> Iterator[threading.Event]:
-    """Ctrl-C sets an event, and a second one raises; handlers of the program's own are kept."""
-    asked = threading.Event()
-
-    def handle(*_: object) -> None:
-        if asked.is_set():
-            raise KeyboardInterrupt
-        asked.set()
-
-    in_main = threading.current_thread() is threading.main_thread()
-    if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield asked
-        return
-    signal.signal(signal.SIGINT, handle)
-    try:
-        yield asked
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    if asked.is_set():  # too late to stop anything, but the user meant it
-        raise KeyboardInterrupt
 
 
 @dataclass
@@ -204,13 +194,14 @@ class _Loop:
     store: str | os.PathLike[str] | None
     on_result: OnResult | None
     report: RunReport = field(default_factory=RunReport)
-    interrupted: threading.Event = field(default_factory=threading.Event)
+    interrupts: list[int] = field(default_factory=list)  # one for each Ctrl-C
     in_flight: dict[Future[Evaluation], Trial] = field(default_factory=dict)
     held_back: list[tuple[Trial, str]] = field(default_factory=list)  # failures, with their reasons
+    last_failure: str = ""  # with its traceback
     again: list[Trial] = field(default_factory=list)  # asked, and to be handed to a worker
     failures: int = 0  # before the first success
     succeeded: bool = False  # whether an evaluation has succeeded
-    stopped: bool = False  # by on_result
+    stopped: bool = False  # by on_result or Ctrl-C
     mistake: Exception | None = None  # that on_result raised
     good_enough: bool = False  # whether the gap was small enough at the last check
     last_check: int = 0  # number of answers when the certificate was last checked
@@ -277,6 +268,8 @@ class _Loop:
                 with _turn:
                     self._fill()
                     if not self.in_flight:
+                        if self._is_hopeless():
+                            raise RunError(self._advice())
                         self._tell_failures()
                         if not self._goes_on():
                             break
@@ -286,8 +279,15 @@ class _Loop:
                     for future in sorted(done, key=lambda future: self.in_flight[future].id):
                         if future in self.in_flight:  # not settled yet by a broken pool
                             self._collect(future)
-                if self.interrupted.is_set():  # never between a change and its commit
+                if len(self.interrupts) > 1:  # never between a change and its commit
                     raise KeyboardInterrupt
+                if self.interrupts and not self.stopped:
+                    self.stopped = True
+                    logger.warning(
+                        "interrupted: nothing more is asked, and the run ends after the %d "
+                        "evaluations in flight; interrupt again to abandon them",
+                        len(self.in_flight),
+                    )
                 if not self.pool.alive():
                     raise RunError(f"The connection to the cluster was lost. {_GOES_ON}")
             if self.mistake is not None:
@@ -307,11 +307,12 @@ class _Loop:
         """Ask for every free place."""
         optimizer, places = self.optimizer, self.max_in_flight
         while len(self.in_flight) < places:
-            if self.again:
+            if self.again and not self._is_hopeless():
                 if (trial := self.again.pop(0)).state is TrialState.RUNNING:
                     self._submit(trial)
                 continue
-            if self.stopped or self.good_enough or len(optimizer.trials) >= self.n_trials:
+            enough = self.stopped or self.good_enough or self._is_hopeless()
+            if enough or len(optimizer.trials) >= self.n_trials:
                 return
             try:
                 trial = optimizer.ask()
@@ -357,8 +358,11 @@ class _Loop:
             else:
                 self._fail(trial, one_line(error))
         except BaseException:  # KeyboardInterrupt, raised by the objective
-            self.in_flight[future] = trial
-            raise
+            if not self.interrupts:  # which reach worker processes as well
+                self.in_flight[future] = trial
+                raise
+            self._abandon(trial)
+            self._settled(trial)
         else:
             self.breaks_in_a_row = 0
             self.report.evaluations.append(evaluation)
@@ -389,6 +393,8 @@ class _Loop:
     def _repair(self, message: str) -> None:
         """Replace a broken pool; trials that broke it have failed, others are evaluated again."""
         self._collect_answers(failures=True)
+        if self.interrupts:  # which kill worker processes that have nothing to do
+            raise KeyboardInterrupt
         broke = self.pool.broken_by(list(self.in_flight.values()))
         beside = ", of this trial or of another" if broke is None else ""
         for future, trial in list(self.in_flight.items()):
@@ -414,16 +420,21 @@ class _Loop:
             return
         self.held_back.append((trial, reason))
         self.failures += 1
-        if self.failures >= self.max_failures:
-            self._collect_answers()
-        if not self.succeeded and self.failures >= self.max_failures:
-            lost = len(self.held_back) + len(self.in_flight) + len(self.again)
-            raise RunError(
-                f"{self.failures} evaluations have failed and none has succeeded; the last one, of "
-                f"trial {trial.id}:\n{calls or reason}\nFix the objective and make the same call "
-                f"again, with n_trials={self.n_trials + lost}, as trials without an answer count. "
-                "Or pass max_failures=None, to go on."
-            )
+        self.last_failure = f"trial {trial.id}:\n{calls or reason}"
+
+    def _is_hopeless(self) -> bool:
+        """Whether the objective seems to be wrong, rather than some points."""
+        limit = self.max_failures
+        return limit is not None and not self.succeeded and self.failures >= limit
+
+    def _advice(self) -> str:
+        total = self.n_trials + len(self.held_back) + len(self.again)
+        return (
+            f"{self.failures} evaluations have failed and none has succeeded; the last one, of "
+            f"{self.last_failure}\nFix the objective and make the same call again, with "
+            f"n_trials={total}, as trials without an answer count. Or pass max_failures=None, to "
+            "go on."
+        )
 
     def _tell_failures(self) -> None:
         while self.held_back:

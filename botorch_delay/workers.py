@@ -330,6 +330,29 @@ def spawned_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
 
 
 @contextmanager
+def interrupts_noted() -> Iterator[list[int]]:
+    """Ctrl-C is noted, and a third one raises; handlers of the program's own are kept."""
+    noted: list[int] = []
+
+    def handle(number: int, _: object) -> None:
+        noted.append(number)
+        if len(noted) > 2:
+            raise KeyboardInterrupt
+
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield noted
+        return
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield noted
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if noted:
+        raise KeyboardInterrupt
+
+
+@contextmanager
 def _interrupts_blocked() -> Iterator[None]:
     """Ctrl-C waits until the end, on systems with signal masks."""
     if not hasattr(signal, "pthread_sigmask"):

@@ -1,3 +1,4 @@
+import contextlib
 import itertools
 import multiprocessing
 import os
@@ -7,7 +8,6 @@ import sqlite3
 import sys
 import threading
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
-from contextlib import closing
 
 import numpy as np
 import objectives
@@ -18,6 +18,7 @@ from forked import forked
 from pebble import ProcessPool
 
 import botorch_delay as bd
+from botorch_delay import runner
 from botorch_delay.exceptions import InputError, InputTypeError, RunError, StorageError
 from botorch_delay.history.trials import TrialState
 from botorch_delay.runner import run
@@ -194,7 +195,7 @@ def test_the_store_has_every_ask_and_answer_as_they_happen(tmp_path, threads):
     path, opt, seen = tmp_path / "study.db", make(), []
 
     def look(optimizer, trial):
-        with closing(sqlite3.connect(path)) as db:
+        with contextlib.closing(sqlite3.connect(path)) as db:
             row = db.execute("SELECT state, value FROM trials WHERE id = ?", (trial.id,))
             seen.append(row.fetchone() == (trial.state.value, trial.value))
             (asked,) = db.execute("SELECT count(*) FROM trials").fetchone()
@@ -332,6 +333,92 @@ def test_an_interrupt_in_the_middle_of_a_change_waits_for_it(tmp_path, threads, 
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+@pytest.mark.usefixtures("heeds_ctrl_c")
+@pytest.mark.parametrize("presses", [1, 2])
+def test_what_is_in_flight_is_told_after_one_ctrl_c_and_abandoned_after_two(
+    tmp_path, presses, threads, caplog
+):
+    opt, path, objective = make(), tmp_path / "study.db", objectives.ReturnsOnce()
+
+    def press(optimizer, trial):
+        for _ in range(presses if trial is optimizer.trials[0] else 0):
+            signal.raise_signal(signal.SIGINT)
+        if presses == 1:
+            threading.Timer(0.2, objective.released.set).start()
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run(opt, objective, threads, 9, 3, store=path, on_result=press, progress=False)
+    finally:
+        objective.released.set()
+    rest = TrialState.COMPLETED if presses == 1 else TrialState.ABANDONED
+    assert states(opt) == [TrialState.COMPLETED, rest, rest]
+    assert [t.state for t in bd.load(path).trials] == states(opt)
+    assert ("interrupt again to abandon" in caplog.text) == (presses == 1)
+
+
+def test_a_worker_that_ctrl_c_reaches_as_well_loses_its_own_trial_alone(threads, monkeypatch):
+    opt, calls = make(), itertools.count()
+    interrupted, told = threading.Event(), threading.Event()
+
+    def objective(x):
+        if next(calls) == 0:
+            interrupted.wait(10)
+            raise KeyboardInterrupt
+        told.wait(10)
+        return 1.0
+
+    def handle(optimizer, trial):
+        told.set()
+
+    loop_interrupts = runner.interrupts_noted
+
+    @contextlib.contextmanager
+    def pressed():
+        with loop_interrupts() as noted:
+            noted.append(signal.SIGINT)
+            interrupted.set()
+            yield noted
+
+    monkeypatch.setattr(runner, "interrupts_noted", pressed)
+    with pytest.raises(KeyboardInterrupt):
+        run(opt, objective, threads, 9, 2, on_result=handle, progress=False)
+    assert sorted(states(opt), key=str) == [TrialState.ABANDONED, TrialState.COMPLETED]
+
+
+def test_a_success_in_flight_is_waited_for_before_failures_end_a_run(threads):
+    opt, calls, late = make(), itertools.count(), threading.Event()
+
+    def objective(x):
+        call = next(calls)
+        if call == 0:
+            late.wait(10)
+        elif call == 3:
+            threading.Timer(0.2, late.set).start()
+        if 1 <= call <= 3:
+            raise ValueError("at first")
+        return 1.0
+
+    run(opt, objective, threads, 9, 4, max_failures=3, progress=False)
+    assert sorted(states(opt), key=str) == [TrialState.COMPLETED] * 6 + [TrialState.FAILED] * 3
+
+
+def test_a_store_is_used_by_one_run_at_a_time(tmp_path, threads):
+    path, tried = tmp_path / "study.db", []
+
+    def second(optimizer, trial):
+        if not tried:
+            with pytest.raises(StorageError, match=r"Another run uses .*study\.db") as caught:
+                run(make(), objectives.quadratic, threads, 9, 2, store=path, progress=False)
+            tried.append(caught.value)
+
+    run(make(), objectives.quadratic, threads, 9, 2, path, on_result=second, progress=False)
+    opt = bd.load(path)
+    assert tried
+    assert states(opt) == [TrialState.COMPLETED] * 9
+    run(make(), objectives.quadratic, threads, 12, 2, store=path, progress=False)
+
+
 def test_on_result_that_raises_ends_the_run_once_what_is_in_flight_is_told(
     tmp_path, threads, caplog
 ):
@@ -371,8 +458,8 @@ def test_an_objective_that_only_fails_ends_the_run_and_its_points_are_asked_anew
     tmp_path, threads, places
 ):
     path = tmp_path / "study.db"
-    with pytest.raises(RunError, match="3 evaluations have failed") as caught:
-        run(make(), wrong, threads, 20, places, store=path, progress=False)
+    with pytest.raises(RunError, match=r"\d evaluations have failed") as caught:
+        run(make(), wrong, threads, 20, places, path, max_failures=3, progress=False)
     assert "return x.undefined_name" in str(caught.value)
     asked = bd.load(path).trials
     assert {trial.state for trial in asked} == {TrialState.ABANDONED}
@@ -455,7 +542,7 @@ def test_a_broken_pool_is_replaced_and_only_the_trial_that_broke_it_fails(proces
 def test_where_it_is_not_known_who_broke_a_pool_the_reasons_say_so(processes, monkeypatch):
     monkeypatch.setattr(BreakableProcessPool, "broken_by", Pool.broken_by)
     opt = make()
-    with pytest.raises(RunError, match="broke 5 times"):
+    with pytest.raises(RunError, match="broke 6 times"):
         run(
             opt,
             objectives.always_kills_its_worker,
@@ -508,7 +595,7 @@ def test_an_answer_that_is_there_when_the_pool_breaks_is_told(tmp_path):
 
 def test_a_pool_that_keeps_breaking_ends_the_run(processes):
     opt = make()
-    with pytest.raises(RunError, match=r"broke 5 times.*Everything told so far is kept"):
+    with pytest.raises(RunError, match=r"broke 6 times.*Everything told so far is kept"):
         run(
             opt,
             objectives.always_kills_its_worker,
@@ -523,10 +610,10 @@ def test_a_pool_that_keeps_breaking_ends_the_run(processes):
 
 def test_workers_that_die_count_as_failures(processes):
     opt = make()
-    with pytest.raises(RunError, match=r"(?s)3 evaluations have failed.*worker process died"):
+    with pytest.raises(RunError, match=r"(?s)5 evaluations have failed.*worker process died"):
         run(opt, objectives.always_kills_its_worker, processes, 40, 1, progress=False)
-    assert states(opt) == [TrialState.ABANDONED] * 3  # no fault of their points
-    report = run(opt, objectives.quadratic, processes, 43, 2, progress=False)
+    assert states(opt) == [TrialState.ABANDONED] * 5  # no fault of their points
+    report = run(opt, objectives.quadratic, processes, 45, 2, progress=False)
     assert str(report).startswith("40 evaluations returned, 0 trials failed")
 
 

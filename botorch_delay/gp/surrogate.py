@@ -315,7 +315,7 @@ def fit_surrogate(
     told = answers.y.double()
     jitter = exact_noise(domain.like)
     least = LEAST_NOISE * jitter
-    scales, noises = _priors(domain, warm_start, least)
+    scales, noises = priors(domain, warm_start)
     own = warm_start.noise_var if warm_start else math.exp(NOISE_LOC)
     own = jitter if exact else max(own, least)
     X = domain.encoding(sent(answers.X, domain.like)).cpu().double()
@@ -382,9 +382,7 @@ def _fit(
     return fitted(rows, FEW_ITERATIONS)
 
 
-def _priors(
-    domain: Domain, warm_start: Hyperparameters | None, least: float
-) -> tuple[LogNormal, LogNormal]:
+def priors(domain: Domain, warm_start: Hyperparameters | None) -> tuple[LogNormal, LogNormal]:
     """Priors of lengthscales and noise, around what another study has learned if it is given."""
     options = slice(domain.dim - len(domain.encoding.categories), None)  # of the encoded columns
     if warm_start is None:
@@ -395,7 +393,10 @@ def _priors(
         scales[options] *= OPTION_FACTOR
     else:
         scales = np.maximum(warm_start.lengthscale, LENGTHSCALES[0])
-        noises = LogNormal.around(np.array([max(warm_start.noise_var, least)]), NOISE_SPREAD)
+        noises = LogNormal.around(
+            np.array([max(warm_start.noise_var, LEAST_NOISE * exact_noise(domain.like))]),
+            NOISE_SPREAD,
+        )
     spread = np.full(len(scales), LENGTHSCALE_SPREAD)
     spread[options] = OPTION_SPREAD
     return LogNormal.around(scales, spread), noises

@@ -12,6 +12,7 @@ and its schema must be exactly the one below.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sqlite3
 import threading
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 from torch import Tensor
 
 from botorch_delay import validation
@@ -28,6 +30,8 @@ from botorch_delay.exceptions import InputTypeError, StorageError
 from botorch_delay.history.events import brief, truncated
 from botorch_delay.history.states import FORMAT, check_format, check_state, difference
 from botorch_delay.history.trials import Ledger
+
+logger = logging.getLogger(__name__)
 
 APPLICATION_ID = 0x42444C59  # "BDLY"
 BUSY_SECONDS = 10.0
@@ -70,6 +74,35 @@ _SCHEMA = {
 _edited: set[tuple[int, Path]] = set()
 _DTYPES = {"float64": torch.float64, "float32": torch.float32}
 _COLUMNS = ("kind", "time", "trial", "value", "data")
+
+
+@contextmanager
+def in_use(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Keep other runs from a file until the block ends, or the process; a lock file lies beside it.
+
+    Raises:
+        StorageError: if another run uses it.
+    """
+    file = _as_path(path)
+    if not file.parent.is_dir():  # which is told when the file is written
+        yield
+        return
+    lock = FileLock(f"{file}.lock")
+    try:
+        lock.acquire(blocking=False)
+    except Timeout as error:
+        raise StorageError(
+            f"Another run uses {file}. Wait for its end, or give this one a file of its own; for "
+            "many processes on one study see the guides to Optuna and Ray."
+        ) from error
+    except NotImplementedError:  # a file system without locks
+        logger.warning("%s cannot be locked: see to it that no other run uses it", file)
+    except OSError as error:
+        raise StorageError(f"Cannot lock {file}: {error}.") from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def save(

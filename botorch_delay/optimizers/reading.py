@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,7 +23,8 @@ from botorch_delay.elimination.active_set import ActiveSet
 from botorch_delay.elimination.box_active_set import whole_set
 from botorch_delay.exceptions import InputTypeError, NoAnswerError, NotSupportedError
 from botorch_delay.gp.kernels import check_kernel
-from botorch_delay.gp.surrogate import Hyperparameters, Surrogate
+from botorch_delay.gp.marginal import marginal_deviation
+from botorch_delay.gp.surrogate import Hyperparameters, Learned, Surrogate
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.empirical_delay import EmpiricalDelay
 from botorch_delay.history.trials import Attached, Trial, TrialState
@@ -163,7 +165,7 @@ class ReadableRun(Run, ABC):
             at = _first_among(answered[moved(order, answered.device)], candidates)
         x, index = candidates[at].clone(), None if rows is None else rows[at]
         x = x if safer is None else safer
-        found = self._predicted(x.unsqueeze(0), judged)
+        found = self._predicted(x.unsqueeze(0), data, judged)
         ends = found.mean, found.lower, found.upper, found.noise_std
         mean, lower, upper, noise_std = map(float, ends)
         # Settings that are equal to the user may differ in columns that are rounded for them.
@@ -198,7 +200,7 @@ class ReadableRun(Run, ABC):
         X = validation.matrix(X, "X")
         validation.matches(X, "X", self._domain.like)
         self._domain.check_logarithms(X, "X")
-        return self._predicted(X, self._judged("predict from")[1])
+        return self._predicted(X, *self._judged("predict from"))
 
     @exclusive
     def stopping_gap(self) -> float:
@@ -396,8 +398,17 @@ class ReadableRun(Run, ABC):
         generator = generator_for(self._config.seed, self._ledger.answer_count)
         return judged.safest_nearby(answered, lower, half, self._domain, generator, fails)
 
-    def _predicted(self, X: Tensor, judged: Judgement) -> Prediction:
-        found, surrogate = judged.predict(X, self._config.sign), judged.surrogate
+    def _predicted(self, X: Tensor, answers: Answers, judged: Judgement) -> Prediction:
+        surrogate, learned = judged.surrogate, self._config.covar_module
+        deviation = None
+        if isinstance(learned, Learned):
+            deviation = partial(
+                marginal_deviation,
+                *(surrogate, self._domain, answers),
+                warm_start=learned.warm_start,
+                exact=self._config.exact,
+            )
+        found = judged.predict(X, self._config.sign, deviation)
         if self._config.exact:  # a jitter stands for the noise
             found = replace(found, noise_std=torch.zeros_like(found.noise_std))
         unchecked = surrogate.is_exact and surrogate.scaled and not self._config.exact

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
@@ -102,10 +102,20 @@ class Judgement(NamedTuple):
         posterior = self.surrogate.posterior(self.data).at(X, weights=width.needs_weights)
         return posterior, width.at(posterior), width.words
 
-    def predict(self, X: Tensor, sign: float) -> Prediction:
-        """The prediction at points, ``n x d``."""
+    def predict(
+        self, X: Tensor, sign: float, deviation: Callable[[Tensor, Moments], Tensor] | None = None
+    ) -> Prediction:
+        """The prediction at points, ``n x d``.
+
+        ``deviation`` gives those of f, ``n``, from points and moments, if hyperparameters are
+        uncertain; None if they are given.
+        """
         surrogate = self.surrogate
         posterior, half, interval = self.intervals(X)
+        if deviation is not None and surrogate.scaled:
+            wider = replace(posterior, variance=deviation(X, posterior).square())
+            half = self.width.at(wider)
+            interval = f"{interval}; deviations count how uncertain lengthscales and noise are"
         if surrogate.learned and not self.confidence.missing:
             interval = f"under the learned kernel, a heuristic: {interval}"
         middle, noise = posterior.mean, surrogate.noise_std
