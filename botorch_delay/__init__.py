@@ -138,14 +138,15 @@ is expected: best a frozen dataclass with its arguments as attributes of the sam
 name in ``part_records.py``. For an engine, see ``integrations``; for an executor,
 ``workers.make_pool``.
 
-- A rule that is a probability or a logarithm sets ``own_scale``: else ties are judged in units of
-  sigma. One that takes long sets ``costly``.
+- A rule whose scores are values that f may take, as a bound is or a sample, sets
+  ``scores_are_values``. One that takes long sets ``costly``.
 - A rule's margin of improvement is a share of ``model.prior_deviation``, as values have no fixed
   unit. With a given kernel the first asks come before any answer, where ``best_mean`` is None.
-- A confidence bound sees answers averaged per point; the spread of single answers is not available.
+- A confidence bound sees answers averaged per point; neither their number nor the spread of single
+  ones is available.
 - Tests of a rule: a formula in ``tests/optimizers/test_rules.py``, and a case in
-  ``test_every_optimizer.py``. One line in ``benchmarks.methods`` makes it a variant that the
-  benchmark compares.
+  ``test_every_optimizer.py`` (among the slow ones if learned on a box). One line in
+  ``benchmarks.methods`` makes it a variant that the benchmark compares.
 
 Names that users import are listed in ``__init__.pyi`` and in ``tests/test_exports.py``, parts that
 files can hold in ``tests/optimizers/test_part_records.py``.

@@ -119,22 +119,3 @@ def test_the_page_for_maintainers_names_what_there_is():
             assert hasattr(importlib.import_module(f"botorch_delay.{path}"), name), (path, name)
     named = set(re.findall(r"``([A-Z]\w+)``", bd.__doc__.split("The path of an answer")[1]))
     assert named <= set(re.findall(r"\.(\w+)``", bd.__doc__)) | {"Averages"}
-
-
-def test_every_public_class_that_holds_tensors_is_played_on_the_device():
-    """By the tests for a device and the golden traces; the rest hold numbers."""
-    played = {"AcquisitionOptimizer", "BPEDelayOptimizer", "QueuedOptimizer", "RandomOptimizer"}
-    played |= {"ThreDSOptimizer", "DelayedGP", "MaxVariance", "FantasyUpperConfidenceBound"}
-    played |= {"BoxDomain", "FiniteDomain", "Space", "ActiveSet", "FiniteActiveSet", "Prediction"}
-    played |= {"Recommendation", "Replicates", "Trial", "BotorchRule", "Rule", "UCB"}
-    played |= {"ThompsonSampling", "FixedBeta", "RKHSConfidence", "Confidence", "Learned"}
-    played |= {"greedy_max_variance", "information_gain", "effective_dimension", "rkhs_bounds"}
-    played |= {"load", "editing", "benchmarks", "Optimizer", "Certificate", "CertifyingUCB"}
-    played |= {"RuleModel", "Evidence", "HalfWidth"}
-    numbers = {"exceptions", "Guarantee", "ConstantDelay", "DelayLaw", "GeometricDelay", "NoDelay"}
-    numbers |= {"PoissonDelay", "SubExponentialDelay", "Choice", "Float", "Int", "GeometricRounds"}
-    numbers |= {"HorizonRounds", "RoundRecord", "round_lengths", "Hyperparameters", "TrialState"}
-    numbers |= {"EmpiricalDelay", "Forecast", "Straggler", "Exploit", "WithinBudget", "Censor"}
-    numbers |= {"Hallucinate", "Ignore", "KrigingBeliever", "Pending", "Constants"}
-    assert played | numbers == set(bd.__all__)
-    assert not played & numbers

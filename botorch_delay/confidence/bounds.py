@@ -156,7 +156,7 @@ class Confidence(ABC):
     @property
     @abstractmethod
     def missing(self) -> tuple[str, ...]:
-        """Why bounds of this kind prove nothing; empty if they do."""
+        """Why bounds of this kind prove nothing; empty if both methods below give proved ones."""
 
     @property
     @abstractmethod
@@ -167,7 +167,8 @@ class Confidence(ABC):
     def fixed_design(self, evidence: Evidence) -> HalfWidth:
         """Bounds from points that were chosen independently of the noise.
 
-        Also called without answers, before the first ask. With ``constants`` the half-width must
+        If ``missing`` is not empty, the points may be any: a round then uses all answers. Also
+        called without answers, before the first ask. With ``constants`` the half-width must
         not depend on ``data.y``: a budget computes it before any answer.
         """
 
@@ -176,7 +177,7 @@ class Confidence(ABC):
         """Bounds from points that may depend on earlier noise, at all points and times at once.
 
         ``evidence`` does not say over which points, so a union bound is not possible. These are
-        the intervals of recommendations: a heuristic one has to say so in ``words``.
+        the intervals of recommendations; with ``evidence="all"`` they eliminate as well.
         """
 
     def missing_on_box(self, covar_module: Kernel) -> str | None:

@@ -169,18 +169,22 @@ class ActiveSet(ABC):
     def design(self, surrogate: Surrogate, number: int, picks: Iterable[int]) -> Design:
         """A maximum-variance design for a round that has some picks already, in order."""
 
-    def check(self, surrogate: Surrogate | None, bounds: RoundBounds) -> None:
+    def check(self, surrogate: Surrogate, bounds: RoundBounds) -> None:
         """Raise before the first ask what would stop a round from closing.
 
         That is a kernel without such bounds on a box, a box with nothing feasible, or bounds of the
         user's own that are of the wrong type.
         """
-        if surrogate is not None:
-            nothing = surrogate.data(Answers.of(self.domain, 1.0, []))
-            width = self.half_width(surrogate, nothing, bounds)
+        nothing = surrogate.data(Answers.of(self.domain, 1.0, []))
+        evidence = Evidence.under(surrogate, nothing, bounds.delta)
+        widths = {
+            "fixed_design": self.half_width(surrogate, nothing, bounds),
+            "adaptive": bounds.confidence.adaptive(evidence),
+        }
+        for name, width in widths.items():
             if not isinstance(width, HalfWidth):
                 raise InputTypeError(
-                    f"fixed_design of {type(bounds.confidence).__name__} must return a HalfWidth, "
+                    f"{name} of {type(bounds.confidence).__name__} must return a HalfWidth, "
                     f"got {width!r}."
                 )
 

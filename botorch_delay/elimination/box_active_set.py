@@ -190,7 +190,7 @@ class BoxActiveSet(ActiveSet):
             picks=picks,
         )
 
-    def check(self, surrogate: Surrogate | None, bounds: RoundBounds) -> None:
+    def check(self, surrogate: Surrogate, bounds: RoundBounds) -> None:
         super().check(surrogate, bounds)
         if self.domain.constraints or self.domain.feasible is not None:
             _ = self.pool

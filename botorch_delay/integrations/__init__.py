@@ -5,15 +5,18 @@ and from trials and records alone any process can make the same optimizer again.
 
 A new engine needs a module here that translates its parameters into a ``domains.space.Space`` and
 makes an ``EngineRun`` with it and with ``Settings``, which holds the user's options of the
-optimizer. Its public class has ``Readable`` as a base, for what users read. For every ask, with a
-unique number for each trial::
+optimizer (``maximize`` is none of them: the engine knows the direction). Its public class has
+``Readable`` as a base, for what users read. For every ask, with a unique number for each trial::
 
+    run = EngineRun(name, space, Settings(horizon, seed, options), maximize)  # once
     run.take_in(past)  # trials that are new or have changed, in any order
     record = run.ask(number)  # for the engine to keep with the trial
     params = run.params(run.point(record))
 
 Later ``past`` has ``run.past_ask(record, TrialState.COMPLETED, value)``, or for a trial without a
-record of this run (``record_of``) ``run.past_result(number, params, value)``. ``optimizer``,
+record of this run (``record_of``) ``run.past_result(number, params, value)``; without a value the
+state is FAILED, or ABANDONED if the point is free again. A value counts once its trial is
+completed, and one that the engine changes later only after a restart. ``optimizer``,
 ``recommend`` and ``guarantee`` are as of the last ``take_in``. Numbers increase in the order of
 creation, and trials in ``run.ended`` need not be handed over again. If
 ``run.replica.trial(number)`` is not None, the trial has its point already: use its record. If the

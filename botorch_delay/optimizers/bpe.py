@@ -145,7 +145,7 @@ class BPEDelayOptimizer(Optimizer):
         super().__init__(config)
         self._config: BPEConfig = config
         self._start()
-        self._rounds.active.check(config.fixed, self._rounds.bounds(1))
+        self._rounds.active.check(self._fitting.surrogate, self._rounds.bounds(1))
         if self._maximizer is not None:
             self._maximizer.check()
 

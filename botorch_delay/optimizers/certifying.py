@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -43,6 +44,7 @@ class CertifyingUCB(Rule):
     norm_bound: float
     noise_std: float
     delta: float = DEFAULT_DELTA
+    scores_are_values: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for name in ("norm_bound", "noise_std"):

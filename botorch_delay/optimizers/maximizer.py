@@ -129,9 +129,8 @@ class Maximizer:
                 f"The score of {self.rule!r} must have shape {(count,)}, a number for each "
                 f"candidate; got {tuple(scores.shape)}."
             )
-        own_scale = self.rule.own_scale or blind
-        point = None
-        if new_first and self._domain.is_discrete and model.surrogate.learned and not own_scale:
+        point, comparable = None, self.rule.scores_are_values and not blind
+        if new_first and self._domain.is_discrete and model.surrogate.learned and comparable:
             # A second answer tells about noise, and little about better points.
             tried = model.feasibility.tried()
             point = self._best(model, scores, active, tried, self._best_tried_mean(tried))
@@ -161,10 +160,11 @@ class Maximizer:
 
         None if it is below ``least`` there.
         """
-        blind, own_scale = model.is_blind, self.rule.own_scale or model.is_blind
+        blind = model.is_blind
+        unit = model.prior_deviation if self.rule.scores_are_values and not blind else 0.0
         may_ask, allowed = self._allowed(active, avoided)
         scores = scores.masked_fill(~allowed, -torch.inf)
-        tied = lowest_tied(scores, 0.0 if own_scale else model.prior_deviation)
+        tied = lowest_tied(scores, unit)
         found = [scores.max(), tied.squeeze(0)] + ([] if least is None else [least])
         # One transfer from the device.
         numbers = torch.stack([number.double() for number in found]).tolist()
@@ -330,7 +330,7 @@ class Maximizer:
             steps=STEPS if costly or len(best) < MOST_CLIMBS // 4 else 2 * STEPS,
             inside=may_ask,
             reach=reach,
-            enough=0.0 if costly or self.rule.own_scale else ENOUGH * model.prior_deviation,
+            enough=ENOUGH * model.prior_deviation if self.rule.scores_are_values else 0.0,
         )
         found = torch.where(torch.isfinite(found), found, reached)
         return X.index_select(0, lowest_tied(found)).squeeze(0), found.max()

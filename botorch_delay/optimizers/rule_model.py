@@ -17,6 +17,7 @@ from botorch_delay.gp import sample_paths
 from botorch_delay.gp.averages import Averages
 from botorch_delay.gp.candidate_covariance import MAX_FOLDED
 from botorch_delay.gp.kernels import prior_variance, rows_per_chunk
+from botorch_delay.gp.posterior import Posterior
 from botorch_delay.gp.sample_paths import PriorPaths
 from botorch_delay.gp.subset import MOST_POINTS, representative
 from botorch_delay.gp.surrogate import Surrogate
@@ -116,6 +117,7 @@ class RuleModel(View, TrialObserver):
         self.feasibility, self.key = feasibility, feasibility.key
         self._domain, self._ledger, self._sign = domain, ledger, sign
         self.widths: list[float] = []
+        self._best_mean: tuple[Posterior | None, float] = (None, 0.0)
         self.views: list[View] = []  # none until restart() has counted all trials
         self._left_out: set[int] = set()  # keys of points that posteriors go without
 
@@ -151,7 +153,9 @@ class RuleModel(View, TrialObserver):
         if not self._ledger.values:
             return None
         posterior = self.answers.anywhere
-        return posterior.mean(posterior.data.X).max().item()
+        if posterior is not self._best_mean[0]:
+            self._best_mean = posterior, posterior.mean(posterior.data.X).max().item()
+        return self._best_mean[1]
 
     @property
     def asks(self) -> int:

@@ -9,7 +9,6 @@ import copy
 import inspect
 import math
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,14 +38,19 @@ from botorch_delay.optimizers.rule_model import RuleModel
 Score = Callable[[Tensor], Tensor]
 
 
-class Rule(ABC):
+class Rule:
     """What is maximised to choose the next point, given a :class:`RuleModel`.
+
+    A rule that has a formula of mean and deviation defines :meth:`value`; any other one
+    :meth:`score` and :meth:`function`.
 
     Attributes:
         published: the names of its published combinations, by the class of ``pending``.
         costly: whether it takes long to evaluate; then climbs on a box are few and short.
-        own_scale: whether its values have other units than the deviation (a probability, a
-            logarithm); then ties are judged by the scores alone.
+        scores_are_values: whether a score is a value that f may take at the point (a bound, a
+            sample), and not, say, an improvement or a probability. Then scores that differ by
+            rounding of such values tie, climbs end where they gain next to nothing, and on lists
+            with a learned kernel new points come first.
         draws_where_crowded: whether it is maximised given values drawn for pending points where
             these crowd (:meth:`RuleModel.is_crowded`).
         inflates: whether it uses the widths of ``Censor(inflate=True)``.
@@ -54,7 +58,7 @@ class Rule(ABC):
 
     published: ClassVar[Mapping[str, str]] = {}
     costly: ClassVar[bool] = False
-    own_scale: ClassVar[bool] = False
+    scores_are_values: ClassVar[bool] = False
     draws_where_crowded: ClassVar[bool] = False
     inflates: ClassVar[bool] = False
 
@@ -72,16 +76,21 @@ class Rule(ABC):
         """The confidence, and its delta, of the interval of a recommendation."""
         return DEFAULT_CONFIDENCE, DEFAULT_DELTA
 
-    @abstractmethod
-    def score(self, model: RuleModel) -> Tensor:
-        """Its value at every candidate of the model, ``N``: the largest is asked.
+    def value(self, model: RuleModel, mean: Tensor, deviation: Tensor) -> Tensor:
+        """Its value at some points from the mean and deviation there, ``n`` each: ``n``.
 
-        In units of the surrogate, whose values are to be maximised. With a given kernel it is also
-        called before any answer. -inf keeps a point from being asked; inf and NaN are errors, but
-        NaN of a BoTorch acquisition function counts as -inf.
+        These are in units of the surrogate, whose values are to be maximised; a deviation may be 0.
+        With a given kernel it is also called before any answer. -inf keeps a point from being
+        asked; inf and NaN are errors, but NaN of a BoTorch acquisition function counts as -inf.
         """
+        raise NotImplementedError(
+            f"{type(self).__name__} must define value(), or score() and function()."
+        )
 
-    @abstractmethod
+    def score(self, model: RuleModel) -> Tensor:
+        """Its value at every candidate of the model, ``N``: the largest is asked."""
+        return self.value(model, model.mean, model.deviation)
+
     def function(self, model: RuleModel, starts: Tensor) -> Score:
         """What climbs on a box maximise, from ``starts`` (``n x d``): ``n x d`` to ``n``.
 
@@ -89,6 +98,7 @@ class Rule(ABC):
         :meth:`RuleModel.mean_at` and :meth:`RuleModel.deviation_at` take them. Row i is where the
         climb from start i has come.
         """
+        return lambda X: self.value(model, model.mean_at(X), model.deviation_at(X))
 
     def check_pending(self, pending: Pending) -> None:
         """Refuse a treatment of pending points that it cannot use."""
@@ -131,7 +141,7 @@ class UCB(Rule):
         "Hallucinate": "GP-BUCB",
         "Censor": "GP-UCB-SDF",
     }
-    draws_where_crowded = inflates = True
+    scores_are_values = draws_where_crowded = inflates = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "beta", validation.positive(self.beta, "beta"))
@@ -140,19 +150,19 @@ class UCB(Rule):
     def interval_confidence(self) -> tuple[Confidence, float]:
         return FixedBeta(self.beta), DEFAULT_DELTA
 
-    def score(self, model: RuleModel) -> Tensor:
-        return model.mean + (math.sqrt(self.beta) + sum(model.widths)) * model.deviation
+    def value(self, model: RuleModel, mean: Tensor, deviation: Tensor) -> Tensor:
+        return mean + (math.sqrt(self.beta) + sum(model.widths)) * deviation
 
     def function(self, model: RuleModel, starts: Tensor) -> Score:
         """The bound; with a learned kernel the deviation counts up to that of the start.
 
         Otherwise every climb would lead to the edge of the box.
         """
+        if not model.surrogate.learned:
+            return super().function(model, starts)
         answers, design = model.answers.anywhere, model.with_pending.anywhere
-        surrogate, factor = model.surrogate, math.sqrt(self.beta) + sum(model.widths)
-        if surrogate.learned:
-            return BoundClimb(surrogate, answers, design, factor, starts)
-        return lambda X: model.mean_at(X) + factor * model.deviation_at(X)
+        factor = math.sqrt(self.beta) + sum(model.widths)
+        return BoundClimb(model.surrogate, answers, design, factor, starts)
 
 
 @dataclass(frozen=True)
@@ -176,6 +186,7 @@ class ThompsonSampling(Rule):
         "Hallucinate": "GP-BTS",
         "Censor": "GP-TS-SDF",
     }
+    scores_are_values = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "beta", validation.positive(self.beta, "beta"))
@@ -258,7 +269,7 @@ class BotorchRule(Rule):
         True
     """
 
-    costly = own_scale = True
+    costly = True
 
     def __init__(self, factory: Callable[..., AcquisitionFunction], **options: Any) -> None:
         if not callable(factory):

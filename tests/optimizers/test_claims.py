@@ -829,12 +829,28 @@ class Sure(bd.Confidence):
         ("constants", bd.Constants(2.0, "x"), "noise_std in constants of Unfinished must be a num"),
         ("constants", bd.Constants(-2.0, 1.0), "norm_bound in constants of Unfinished must be abo"),
         ("fixed_design", lambda *_: (1, 2), r"fixed_design of Unfinished .* HalfWidth, got \(1"),
+        ("adaptive", lambda *_: (1, 2), r"adaptive of Unfinished must return a HalfWidth, got \(1"),
     ],
 )
 def test_slips_in_bounds_of_a_user_s_own_are_named_before_the_first_ask(name, value, message):
     confidence = type("Unfinished", (Sure,), {name: value})()
     with pytest.raises(bd.exceptions.InputError, match=message):
         optimizer(confidence=confidence, exploit=None)
+
+
+class ListsOnly(Sure):
+    missing = ("heuristic.",)
+
+    def fixed_design(self, evidence):
+        if evidence.points is None:
+            raise bd.exceptions.NotSupportedError("lists only")
+        return HalfWidth(2.0)
+
+
+def test_bounds_that_refuse_a_domain_are_refused_before_the_first_ask_with_a_learned_kernel():
+    box = bd.BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double))
+    with pytest.raises(bd.exceptions.NotSupportedError, match="lists only"):
+        bd.BPEDelayOptimizer(box, 25, confidence=ListsOnly())
 
 
 def test_half_widths_are_checked():

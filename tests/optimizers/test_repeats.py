@@ -88,6 +88,8 @@ def test_where_every_column_has_a_list_only_answered_points_are_recommended(monk
 
 
 class Fixed(Rule):
+    scores_are_values = True
+
     def __init__(self, scores):
         self.scores = scores
 

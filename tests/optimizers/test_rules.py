@@ -174,26 +174,26 @@ def test_samples_of_large_sets_are_approximate_and_say_so(monkeypatch):
 class LargestMean(bd.Rule):
     """A rule of one's own."""
 
-    def score(self, model):
-        return model.mean
+    scores_are_values = True
 
-    def function(self, model, starts):
-        return model.mean_at
+    def value(self, model, mean, deviation):
+        return mean
 
 
-class Improvement(LargestMean):
+class Improvement(bd.Rule):
     """Expected improvement on the best mean."""
 
     def __init__(self):
         self.best_means = []
 
-    def score(self, model):
+    def value(self, model, mean, deviation):
         if model.best_mean is None:
-            return model.deviation
+            return deviation
         self.best_means.append(model.best_mean)
-        z = (model.mean - model.best_mean) / model.deviation
+        deviation = deviation.clamp_min(1e-9)
+        z = (mean - model.best_mean) / deviation
         normal = torch.distributions.Normal(0.0, 1.0)
-        return model.deviation * (z * normal.cdf(z) + normal.log_prob(z).exp())
+        return deviation * (z * normal.cdf(z) + normal.log_prob(z).exp())
 
 
 def test_improvement_rules_find_the_best_mean_of_answered_points():
@@ -205,6 +205,29 @@ def test_improvement_rules_find_the_best_mean_of_answered_points():
     opt.ask()
     means = opt.predict(torch.stack([first.x, second.x])).mean
     assert rule.best_means == [pytest.approx(means.max().item())]
+
+
+def test_tiny_improvements_are_told_apart():
+    """They are no values of f, whose rounding would make them ties."""
+    points = torch.rand(200, 2, dtype=torch.double, generator=torch.Generator().manual_seed(0))
+    domain = bd.FiniteDomain(points)
+    opt = bd.AcquisitionOptimizer(domain, rule=Improvement(), covar_module=se(0.3), exact=True)
+    for _ in range(40):
+        trial = opt.ask()
+        opt.tell(trial, -3.0 * float((trial.x - 0.4).norm()))
+    model, tried = opt._maximizer.model, [trial.index for trial in opt.trials]
+    scores = opt._config.rule.score(model).index_fill(0, torch.tensor(tried), -1.0)
+    assert float(scores.max()) < 1e-8
+    assert opt.ask().index == int(scores.argmax())
+
+
+class Nameless(bd.Rule):
+    pass
+
+
+def test_a_rule_without_a_formula_says_what_it_needs():
+    with pytest.raises(NotImplementedError, match="Nameless must define value"):
+        make(Nameless()).ask()
 
 
 class InRows(LargestMean):
@@ -332,14 +355,10 @@ def test_a_botorch_rule_sees_drawn_answers_as_data():
 class Chance(bd.UCB):
     """Scores with no unit, tiny ones, of which climbs gain little."""
 
-    own_scale = True
+    scores_are_values = False
 
-    def score(self, model):
-        return 1e-9 * super().score(model)
-
-    def function(self, model, starts):
-        bound = super().function(model, starts)
-        return lambda X: 1e-9 * bound(X)
+    def value(self, model, mean, deviation):
+        return 1e-9 * super().value(model, mean, deviation)
 
 
 def test_climbs_do_not_depend_on_the_unit_of_scores_without_one():
