@@ -39,7 +39,8 @@ contracts in ``pyproject.toml`` enforce this.
   - What a run says: ``recommendation.Recommendation`` and ``recommendation.Prediction``;
     ``recommendation.Judgement`` makes them of all answers, and looks between these on a box.
   - Rules: ``rules.Rule`` scores points. It sees a ``rule_model.RuleModel``, into which pending
-    points enter as a ``pending.Pending`` says.
+    points enter as a ``pending.Pending`` says: by default ``pending.Hallucinate``, as if each had
+    been answered by its own posterior mean, so that only the deviation there shrinks.
   - Other optimizers with the same two calls: ``acquisition_optimizer.AcquisitionOptimizer`` plays a
     rule without rounds; ``threds.ThreDSOptimizer``, ``queued.QueuedOptimizer`` and
     ``random.RandomOptimizer``. ``certifying.CertifyingUCB`` is the rule that keeps certificates
@@ -71,7 +72,8 @@ contracts in ``pyproject.toml`` enforce this.
   - Linear algebra: ``kernels.covariance``, and ``factor.Factor``, a Cholesky factor that grows at
     its end.
   - The model: ``surrogate.Surrogate`` is kernel, noise and units. Where these are learned,
-    ``hyperparameters.fit`` fits them, ``warping.Warping`` transforms the values, and
+    ``hyperparameters.fit`` fits them, ``warping.Warping`` transforms the values,
+    ``marginal.marginal_deviation`` counts for intervals how uncertain they are, and
     ``subset.representative`` picks the points to keep when there are very many.
   - Also ``sample_paths.PriorPaths`` for Thompson sampling, and ``delayed_gp.DelayedGP`` for BoTorch
     users.
@@ -128,7 +130,8 @@ to give a trial its answer; to *attach* is to give a result that this run never 
 is a point's place in a finite set. A *key* names a point anywhere: its row, or -1, -2, ... in the
 order in which points of a box are met. A *slot* is the place of a design point in its round. A
 surrogate is *learned* or *given*, and works in the units of ``Surrogate.standard``, not in those of
-the values. *Exact* evaluations have no noise.
+the values. *Exact* evaluations have no noise. A *list* is a finite set, or a space where every
+parameter has a list of values (``Domain.is_discrete``).
 
 How to add a part
 -----------------

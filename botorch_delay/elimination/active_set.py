@@ -206,7 +206,8 @@ class ActiveSet(ABC):
     def after_record(self, record: RoundRecord, left: Any, judged: Judged) -> ActiveSet:
         """This set after a stored round, whose bounds are not computed before they are needed.
 
-        ``left`` is what :meth:`difference_from` gave; ``judged`` gives what made the bounds.
+        ``left`` is what :meth:`difference_from` gave: on a finite set the rows that the round
+        eliminated. ``judged`` gives what made the bounds.
         """
 
     @abstractmethod

@@ -1,4 +1,8 @@
-"""The end of a round: bounds from its answers, and what they leave of the active set."""
+"""The end of a round: bounds from its answers, and what they leave of the active set.
+
+When a round is due is decided by its rule (``rounds``) and by ``optimizers.round_sequence``, which
+calls this before an ask, and after the last one once no answer is missing.
+"""
 
 from __future__ import annotations
 

@@ -66,10 +66,10 @@ class BPEDelayOptimizer(Optimizer):
 
     Without a delay law a round closes when its first q_r design points are settled, and its bounds
     use exactly those. With a law, rounds have the lengths ``t_r = ceil(q_r + u_T(delta))`` of
-    Algorithm 1, and bounds use the design points answered by then. A round closes only inside
-    ``ask``, before the point is chosen; the last one when all its asks are settled, or at
-    ``finish``. A design point whose trial fails is asked again, at most twice. So is an abandoned
-    one if the regret bound needs its answer: with valid bounds, noise, no delay law and no
+    Algorithm 1, and bounds use the design points answered by then. A round closes inside ``ask``,
+    before the point is chosen; the last one when all its asks are settled, or at ``finish``. A
+    design point whose trial fails is asked again, at most twice. So is an abandoned one if the
+    regret bound needs its answer: with valid bounds, noise, no delay law and no
     ``straggler_factor``. Otherwise the round goes without it.
 
     Every other ask plays ``exploit`` on all data, restricted to the active set; towards the end of
