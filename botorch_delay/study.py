@@ -34,6 +34,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime, timedelta
+from difflib import get_close_matches
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
@@ -60,6 +61,8 @@ __all__ = [
     *("read_space", "write_results"),
 ]
 
+# Of a parameter's table.
+_KEYS = ("values", "low", "high", "log", "unit", "ordered", "step", "steps", "round")
 MAX_LISTED = 8  # lines with errors in a message
 _WITHOUT_VALUE = ("running", "failed", "abandoned")
 
@@ -79,9 +82,14 @@ def read_space(path: str | os.PathLike[str]) -> Space:
     tables, arms = described.pop("parameters", {}), described.pop("arms", None)
     try:
         if described or not isinstance(tables, dict) or not (tables or arms is not None):
+            found = f", got {', '.join(described)}" if described else ""
             raise InputError(
                 'expected at least one [parameters.NAME] table, or arms = "file.csv", the name of '
-                "a CSV file, and nothing else."
+                f"a CSV file, and nothing else{found}."
+            )
+        if name := next((name for name in tables if "=" in name), None):
+            raise InputError(
+                f"names must have no '=', which ends them in name=value, got {name!r}."
             )
         parameters = {name: _parameter(name, table) for name, table in tables.items()}
         if arms is not None:
@@ -111,11 +119,22 @@ def _parameter(name: str, table: Any) -> Parameter:
             return make(**table)
     except InputError as error:
         raise InputError(f"parameter {name}: {error}") from error
-    except TypeError:  # an unknown key
+    except TypeError:  # a key that does not go with the others
         pass
+    problem = f"expected a table, got {table!r}"
+    if isinstance(table, dict):
+        unknown = [key for key in table if key not in _KEYS]
+        missing = {"low", "high"} - table.keys() if "values" not in table else set()
+        problem = f"{', '.join(table)} do not go together"
+        if unknown:
+            close = get_close_matches(unknown[0], _KEYS, 1)
+            instead = f", perhaps {close[0]!r} was meant" if close else ""
+            problem = f"there is no key {unknown[0]!r}{instead}"
+        elif missing:
+            problem = f"expected {' and '.join(sorted(missing))} as well"
     raise InputError(
-        f"parameter {name}: expected a table with values, or with low and high, and then log, "
-        f"unit, ordered (of values), step, steps or round (of a range); got {table!r}."
+        f"parameter {name}: {problem}. A table has values, or low and high, and then log, unit, "
+        "ordered (of values), step, steps or round (of a range)."
     )
 
 

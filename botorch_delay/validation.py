@@ -70,7 +70,8 @@ def real(value: Any, name: str) -> float:
         shape = getattr(value, "shape", None)
         if shape == () and hasattr(value, "item"):  # a 0-dim NumPy array
             return real(value.item(), name)
-        raise InputTypeError(f"{name} must be a number, got {type(value).__name__}.")
+        got = repr(value) if isinstance(value, str) else type(value).__name__
+        raise InputTypeError(f"{name} must be a number, got {got}.")
     try:
         number = float(value)
     except OverflowError:
@@ -175,9 +176,11 @@ def column(value: Any, name: str, like: Tensor) -> Tensor:
     n = like.shape[0]
     if value.shape not in ((n,), (n, 1)):
         raise InputError(f"{name} must have shape {n} or {n} x 1, got {tuple(value.shape)}.")
-    if not torch.isfinite(value).all():
-        raise InputError(f"{name} must be finite.")
-    return value.detach().reshape(n)
+    found = value.detach().reshape(n)
+    if not torch.isfinite(found).all():
+        row = int((~torch.isfinite(found)).nonzero()[0])
+        raise InputError(f"{name} must be finite; row {row} is {found[row].item()}.")
+    return found
 
 
 def matches(value: Tensor, name: str, like: Tensor) -> None:

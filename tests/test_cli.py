@@ -36,7 +36,7 @@ def call(*arguments, capsys):
     [
         ([], "required"),
         (["dance"], "invalid choice"),
-        (["demo", "--trials", "many"], "invalid int"),
+        (["demo", "--trials", "many"], "expected a whole number, got 'many'"),
         (["demo", "--trials", "1"], "at least 2"),
         (["demo", "--workers", "0"], "at least 1"),
         (["demo", "--seed", "-1"], "at least 0"),

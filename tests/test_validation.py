@@ -45,7 +45,7 @@ def test_what_can_be_used_comes_back_as_a_plain_number(check, value, expected):
         (validation.seed, -1, InputError, "at least 0"),
         (lambda v: validation.real(v, "y"), math.nan, InputError, "finite, got nan"),
         (lambda v: validation.real(v, "y"), 10**400, InputError, "finite, got inf"),
-        (lambda v: validation.real(v, "y"), "1", InputTypeError, "a number, got str"),
+        (lambda v: validation.real(v, "y"), "1", InputTypeError, "a number, got '1'"),
         (lambda v: validation.real(v, "y"), torch.ones(2), InputError, "0-dim tensor"),
         (lambda v: validation.real(v, "y"), torch.tensor(1j), InputTypeError, "real"),
         (lambda v: validation.flag(v, "exact"), 1, InputTypeError, "True or False"),

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,6 +23,8 @@ from botorch_delay.domains.parameters import Choice, Parameter, text_of
 from botorch_delay.exceptions import InputError, InputTypeError, OutsideWarning
 
 MAX_LISTED = 8  # numbers of a column, in a message
+# What users may hand over as points, see ``Domain.points_of``.
+Points = Tensor | np.ndarray | Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
 
 class Encoding:
@@ -164,6 +167,24 @@ class Domain(ABC):
                 that the point may be outside the domain.
         """
         return self.like.new_tensor(self.columns.numbers(params, outside=outside))
+
+    def points_of(self, X: Points, name: str) -> Tensor:
+        """Points as a tensor: one from values by name, several from a list of such dicts or rows.
+
+        ``d`` or ``n x d``; numbers may lie outside as in :meth:`point`. A tensor stays as it is.
+        """
+        if isinstance(X, Tensor):
+            return X
+        if isinstance(X, Mapping):
+            return self.point(X, outside=True)
+        if isinstance(X, Sequence) and X and all(isinstance(x, Mapping) for x in X):
+            return torch.stack([self.point(x, outside=True) for x in X])
+        if isinstance(X, np.ndarray):
+            return self.like.new_tensor(X)
+        raise InputTypeError(
+            f"{name} must be a torch.Tensor, a NumPy array, a dict of values by name or a list of "
+            f"such dicts, got {type(X).__name__}."
+        )
 
     def warn_outside(self, x: Tensor) -> None:
         """Warn if a result's point, ``d``, cannot be asked, and name the values that can."""

@@ -92,6 +92,11 @@ class _Number(Parameter):
             raise InputError(f"low must be above 0 on a logarithmic scale, got {self.low}.")
         if self.step is not None and self.step <= 0:
             raise InputError(f"step must be above 0, got {self.step}.")
+        if self.step is not None and self.low < self.high < self.low + self.step:
+            raise InputError(
+                f"step must be at most the {self.high - self.low:g} between low and high, or only "
+                f"low is left, got {self.step}."
+            )
 
     @staticmethod
     def _check(value: Any, name: str) -> float:
@@ -185,7 +190,8 @@ class Float(_Number):
         low: the lower end, included.
         high: the upper end, included, not below ``low``.
         log: whether it is drawn and modelled by its logarithm; then ``low`` is above 0.
-        step: only ``low``, ``low + step``, ... up to ``high`` are allowed; any number if None.
+        step: only ``low``, ``low + step``, ... up to ``high`` are allowed, which the last one may
+            not reach; any number if None.
         round: only numbers with this many significant digits are allowed, at most 15, as on a dial;
             with ``log``, and for ends that have no more digits. On other scales ``step`` does it.
         unit: of the values, for tables and pictures.

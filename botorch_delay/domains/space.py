@@ -170,13 +170,15 @@ def _merged(
     if both := first.keys() & named.keys():
         raise InputError(f"Parameter {min(both)!r} is given twice; choose one.")
     merged = first | dict(named)
-    for name, parameter in merged.items():
+    given: Any
+    for name, given in merged.items():
         if not isinstance(name, str) or not name.strip():
             raise InputError(f"names must be strings that are not empty, got {name!r}.")
-        if not isinstance(parameter, Float | Int | Choice):
+        if not isinstance(given, Float | Int | Choice):
+            instead = f"bd.Choice({given!r})" if isinstance(given, list) else "bd.Float(0, 1)"
             raise InputTypeError(
                 f"Parameter {name!r} must be a Float, an Int or a Choice, got "
-                f"{type(parameter).__name__}; pass bd.Float(0, 1), for example."
+                f"{type(given).__name__}; pass {instead}, for example."
             )
     return merged
 

@@ -379,8 +379,8 @@ class Ledger:
         if not deviation > 0.0 or beyond <= FAR * deviation:
             return ""
         return (
-            f"lies {beyond / deviation:.3g} of their standard deviations from all {len(values)} "
-            "other answers"
+            f"is far from all {len(values)} other answers, which lie between {values[0]:g} and "
+            f"{values[-1]:g}"
         )
 
     def running(self) -> list[Trial]:
@@ -403,6 +403,6 @@ def _as_id(value: Any) -> int:
         return operator.index(value)
     except TypeError:
         raise TrialError(
-            f"Expected a Trial or its id, got {type(value).__name__}; ask() returns trials. "
+            f"Expected a Trial of this library or its id, got {value!r:.80}; ask() returns trials. "
             "A result that no trial asked for is handed over with attach(x, y)."
         ) from None

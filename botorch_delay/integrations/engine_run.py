@@ -9,6 +9,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import Any
 
 from torch import Tensor
@@ -54,8 +55,11 @@ class Settings:
         known = sorted(inspect.signature(BPEDelayOptimizer).parameters.keys() - _NOT_OPTIONS)
         for name in options:
             if name not in known:
+                close = get_close_matches(name, [*known, "horizon", "seed"], 1)
+                instead = f" Did you mean {close[0]}?" if close else ""
                 raise InputTypeError(
-                    f"BPEDelayOptimizer has no option {name!r}; there are {', '.join(known)}."
+                    f"There is no option {name!r}.{instead} Beside horizon and seed options go to "
+                    f"BPEDelayOptimizer, which here takes {', '.join(known)}."
                 )
         exploit = options.get("exploit", Exploit(repeat_pending=False))
         if isinstance(exploit, WithinBudget):

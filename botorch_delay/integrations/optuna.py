@@ -207,7 +207,10 @@ class DelaySampler(BaseSampler):
         with self._cache.lock:
             space = self._find_space(study)
             if not space:
-                raise NoAnswerError("The study has no trial yet that tells its parameters.")
+                raise NoAnswerError(
+                    "No parameter is known that all completed trials of the study suggest; before "
+                    "the first result, that any trial does. Pass search_space= to fix them."
+                )
             run = self._run(study, space)
             run.sync(study.get_trials(deepcopy=False))
             return run
@@ -375,6 +378,8 @@ def _union(trials: Iterable[FrozenTrial]) -> dict[str, BaseDistribution]:
 
 
 def _check_single(study: Study) -> None:
+    if not isinstance(study, Study):
+        raise InputTypeError(f"study must be an optuna Study, got {type(study).__name__}.")
     if len(study.directions) > 1:
         raise InputError(
             f"DelaySampler optimises one objective, and the study has {len(study.directions)}; use "

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Self, overload
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from botorch_delay import validation
+from botorch_delay.domains.domain import Points
 from botorch_delay.exceptions import (
     FewerTrialsWarning,
     HorizonError,
@@ -200,7 +202,7 @@ class Optimizer(ReadableRun, ABC):
         self._settle(self._running(trial, "abandoned"), "abandoned", None, {})
 
     @exclusive
-    def attach(self, x: Tensor | Mapping[str, Any], y: float | Tensor) -> None:
+    def attach(self, x: Points, y: float | Tensor | np.ndarray | Sequence[float]) -> None:
         """Add results obtained elsewhere: used where all data are used, not part of the horizon.
 
         Each counts as an evaluation with noise of its own. Where a guarantee rests on them
@@ -209,32 +211,32 @@ class Optimizer(ReadableRun, ABC):
         :class:`OutsideWarning`, as they may be a slip.
 
         Args:
-            x: ``d`` or ``n x d``, in the domain or not; or the values of one point by name, where
-                numbers may lie outside their intervals and between their steps.
-            y: a float for one point, else ``n`` or ``n x 1``.
+            x: ``d`` or ``n x d``, in the domain or not; or the values of one point by name, or a
+                list of such dicts, where numbers may lie outside their intervals and between their
+                steps.
+            y: a float for one point, else ``n`` or ``n x 1``, or a list.
         """
-        if by_name := isinstance(x, Mapping):
-            x = self._domain.point(x, outside=True)
-        if not isinstance(x, Tensor):
-            raise InputTypeError(
-                f"x must be a torch.Tensor or a dict of values by name, got {type(x).__name__}."
-            )
+        by_name = not isinstance(x, Tensor | np.ndarray)
+        x = self._domain.points_of(x, "x")
         single = x.dim() == 1
         X = validation.matrix(x.unsqueeze(0) if single else x, "x")
         validation.matches(X, "x", self._domain.like)
         self._domain.check_logarithms(X, "x")
         self._domain.check_categories(X, "x")
-        values: Sequence[float | Tensor] = [y]
+        if isinstance(y, Sequence | np.ndarray) and not single:
+            y = X.new_tensor([validation.real(value, f"y[{row}]") for row, value in enumerate(y)])
+        values: Sequence[Any] = [y]
         if isinstance(y, Tensor) and y.dim() > 0:
             values = validation.column(y, "y", X).tolist()
         elif not single:
             raise InputTypeError(
-                f"y must be a tensor of shape {len(X)} or {len(X)} x 1 for {len(X)} points, got "
+                f"y must be a list or a tensor of {len(X)} values for {len(X)} points, got "
                 f"{type(y).__name__}."
             )
         numbers = [validation.answer(number, X) for number in values]
         if by_name:  # typed, perhaps with a slip
-            self._domain.warn_outside(x)
+            for point in X:
+                self._domain.warn_outside(point)
         rows = self._domain.find(X).tolist()
         for point, row, value in zip(X.tolist(), rows, numbers, strict=True):
             self._happen("attached", value, {"x": point, "point": None if row < 0 else row})

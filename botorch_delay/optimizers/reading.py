@@ -18,10 +18,10 @@ from botorch_delay import validation
 from botorch_delay.confidence.bounds import DEFAULT_DELTA, Confidence, Constants
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.devices import generator_for, moved, sent
-from botorch_delay.domains.domain import Domain
+from botorch_delay.domains.domain import Domain, Points
 from botorch_delay.elimination.active_set import ActiveSet
 from botorch_delay.elimination.box_active_set import whole_set
-from botorch_delay.exceptions import InputTypeError, NoAnswerError, NotSupportedError
+from botorch_delay.exceptions import NoAnswerError, NotSupportedError
 from botorch_delay.gp.kernels import check_kernel
 from botorch_delay.gp.marginal import marginal_deviation
 from botorch_delay.gp.surrogate import Hyperparameters, Learned, Surrogate
@@ -178,7 +178,7 @@ class ReadableRun(Run, ABC):
         return Recommendation(x, index, mean, lower, upper, interval, len(here), params, noise_std)
 
     @exclusive
-    def predict(self, X: Tensor | Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> Prediction:
+    def predict(self, X: Points) -> Prediction:
         """The posterior of f at some points, from all answers.
 
         Args:
@@ -188,15 +188,7 @@ class ReadableRun(Run, ABC):
         Raises:
             NoAnswerError: before any answer.
         """
-        if not isinstance(X, Tensor):
-            named = [X] if isinstance(X, Mapping) else X
-            if not isinstance(named, Sequence) or not all(isinstance(x, Mapping) for x in named):
-                raise InputTypeError(
-                    "X must be a torch.Tensor, a dict of values by name or a list of such dicts, "
-                    f"got {type(X).__name__}."
-                )
-            points = [self._domain.point(x, outside=True) for x in named]
-            X = torch.stack(points) if points else self._domain.like[:0]
+        X = self._domain.points_of([X] if isinstance(X, Mapping) else X, "X")
         X = validation.matrix(X, "X")
         validation.matches(X, "X", self._domain.like)
         self._domain.check_logarithms(X, "X")

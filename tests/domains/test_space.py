@@ -320,7 +320,7 @@ def test_a_domain_without_a_space_has_names_and_numbers():
         ({"a": 1.5}, "a must be a number from 0 to 1 in steps of 0.25, got 1.5"),
         ({"a": 0.3}, "in steps of 0.25"),
         ({"a": math.nan}, "a must be finite, got nan"),
-        ({"a": "0.5"}, "a must be a number, got str"),
+        ({"a": "0.5"}, "a must be a number, got '0.5'"),
         ({"n": "2"}, "n must be a whole number, got '2'"),
         ({"n": True}, "n must be a whole number, got True"),
         ({"n": 2.5}, "n must be a whole number, got 2.5"),

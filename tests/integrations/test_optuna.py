@@ -496,7 +496,7 @@ def test_the_horizon_is_kept_and_nothing_is_lost():
 
 def test_questions_before_there_is_anything_to_say():
     study = make_study(DelaySampler())
-    with pytest.raises(NoAnswerError, match="no trial yet that tells its parameters"):
+    with pytest.raises(NoAnswerError, match="No parameter is known that all completed"):
         study.sampler.optimizer(study)
     study.ask(PLANE)
     with pytest.raises(NoAnswerError, match="no answer yet"):

@@ -5,6 +5,7 @@ import json
 import math
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from cases import se
@@ -135,6 +136,34 @@ def test_feasible_is_given_again_and_another_space_is_refused(tmp_path):
         broken.save(tmp_path / "other.db")
 
 
+def test_many_results_are_attached_at_once():
+    rows = [{"layers": 2, "act": "relu", "dose": 10.0}, {"layers": 3, "act": "tanh", "dose": 1.0}]
+    opt, expected = bd.RandomOptimizer(grid()), bd.RandomOptimizer(grid())
+    for row, value in zip(rows, (1.0, 2.0), strict=True):
+        expected.attach(row, value)
+    points = torch.stack([opt.domain.point(row) for row in rows])
+    for x, y in (
+        (rows, [1.0, 2.0]),
+        (rows, np.array([1.0, 2.0])),
+        (points.numpy(), (1, 2)),
+        (points, torch.tensor([1.0, 2.0]).double()),
+    ):
+        opt = bd.RandomOptimizer(grid())
+        opt.attach(x, y)
+        assert [(a.x.tolist(), a.value) for a in opt.attached] == [
+            (a.x.tolist(), a.value) for a in expected.attached
+        ]
+    assert torch.equal(opt.predict(points.numpy()).mean, opt.predict(rows).mean)
+    for y, message in (
+        ([1.0, math.nan], r"y\[1\] must be finite, got nan"),
+        ([1.0], "y must have shape 2 or 2 x 1"),
+        (1.0, "y must be a list or a tensor of 2 values for 2 points, got float"),
+        (torch.tensor([1.0, math.nan]).double(), "y must be finite; row 1 is nan"),
+    ):
+        with pytest.raises(InputError, match=message):
+            opt.attach(rows, y)
+
+
 def test_what_is_attached_is_checked_by_name():
     opt = bd.RandomOptimizer(grid())
     good = {"layers": 9, "act": "relu", "dose": 3.0}
@@ -151,7 +180,7 @@ def test_what_is_attached_is_checked_by_name():
     ):
         with pytest.raises(InputError, match=message):
             opt.attach(good | wrong, 1.0)
-    with pytest.raises(InputTypeError, match=r"torch\.Tensor or a dict"):
+    with pytest.raises(InputTypeError, match=r"torch\.Tensor, a NumPy array, a dict"):
         opt.attach([3, "relu", 1.0], 1.0)
     beside = opt.ask().x.index_fill(0, torch.tensor(1), 7.0)
     with pytest.raises(InputError, match=r"column 1 \(act\).*got 7\. Or attach a dict"):
