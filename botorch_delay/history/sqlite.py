@@ -12,17 +12,15 @@ and its schema must be exactly the one below.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock, Timeout
 from torch import Tensor
 
 from botorch_delay import validation
@@ -30,8 +28,6 @@ from botorch_delay.exceptions import InputTypeError, StorageError
 from botorch_delay.history.events import brief, truncated
 from botorch_delay.history.states import FORMAT, check_format, check_state, difference
 from botorch_delay.history.trials import Ledger
-
-logger = logging.getLogger(__name__)
 
 APPLICATION_ID = 0x42444C59  # "BDLY"
 BUSY_SECONDS = 10.0
@@ -87,22 +83,19 @@ def in_use(path: str | os.PathLike[str]) -> Iterator[None]:
     if not file.parent.is_dir():  # which is told when the file is written
         yield
         return
-    lock = FileLock(f"{file}.lock")
-    try:
-        lock.acquire(blocking=False)
-    except Timeout as error:
-        raise StorageError(
-            f"Another run uses {file}. Wait for its end, or give this one a file of its own; for "
-            "many processes on one study see the guides to Optuna and Ray."
-        ) from error
-    except NotImplementedError:  # a file system without locks
-        logger.warning("%s cannot be locked: see to it that no other run uses it", file)
-    except OSError as error:
-        raise StorageError(f"Cannot lock {file}: {error}.") from error
-    try:
+    with ExitStack() as stack:
+        # SQLite's locks end with a process, also a killed one, and do not go on in processes that
+        # it has forked: a pool's workers may outlive it.
+        try:
+            connection = sqlite3.connect(f"{file}.lock", timeout=0.0, isolation_level=None)
+            stack.enter_context(closing(connection)).execute("BEGIN EXCLUSIVE")
+        except sqlite3.Error as error:
+            raise StorageError(
+                f"Another run uses {file}, or it cannot be locked ({error}). Wait for the end of "
+                "that run, or give this one a file of its own; for many processes on one study see "
+                "the guides to Optuna and Ray."
+            ) from error
         yield
-    finally:
-        lock.release()
 
 
 def save(

@@ -766,3 +766,37 @@ def test_whoever_edits_a_file_does_not_wait_for_itself(tmp_path):
         opt.save(path, overwrite="no")
     with pytest.raises(InputError, match="feasible must be a function"):
         bd.load(path, feasible="x")
+
+
+def killed_while_in_use(path):
+    """A process that is killed while it uses a file; one that it has forked goes on."""
+    with sqlite.in_use(path):
+        worker = os.fork()
+        if worker == 0:
+            signal.pause()
+        print(worker, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_file_is_free_once_its_run_is_killed_whatever_it_has_forked(tmp_path):
+    path = tmp_path / "study.db"
+    with forked(killed_while_in_use, path) as (process, printed):
+        worker = int(printed.readline())
+        process.join()
+        try:
+            with sqlite.in_use(path):
+                pass
+        finally:
+            os.kill(worker, signal.SIGKILL)
+
+
+def test_a_file_that_cannot_be_locked_is_told(tmp_path):
+    path = tmp_path / "study.db"
+    (tmp_path / "study.db.lock").mkdir()
+    with (
+        pytest.raises(StorageError, match=r"study\.db, or it cannot be locked"),
+        sqlite.in_use(path),
+    ):
+        pass
+    with sqlite.in_use(tmp_path / "nowhere" / "study.db"):
+        pass  # told when the file is written
