@@ -42,7 +42,7 @@ __all__ = ["Evaluation", "OnResult", "RunReport", "run"]
 
 logger = logging.getLogger(__name__)
 
-# A pool that breaks this often without one result in between will not recover by itself.
+# A pool that breaks so often without a result in between will not recover.
 MAX_BREAKS_IN_A_ROW = 6
 
 # When answers have grown by this factor, whether the recommended point is good enough is looked at.
@@ -50,7 +50,6 @@ GROWTH_TO_CERTIFY = 1.05
 
 # Seconds after which to look for Ctrl-C and a lost cluster, if nothing returns.
 LOOK_EVERY = 0.1
-
 _GOES_ON = "Everything told so far is kept; with a store, the same call goes on from there."
 
 # Settings of GPyTorch, warning filters and random generators are global: of several runs in
@@ -130,12 +129,12 @@ def run(
     With a :class:`~botorch_delay.Space` the objective gets the parameters, as keywords if its
     signature takes all of them by name, else as one dict; without one, a CPU tensor of shape ``d``.
     It returns a finite number; anything else, or an exception, makes a failed trial. Failures
-    before the first success are not told, as the objective may be wrong: if ``max_failures`` end
-    the run, they are abandoned, and may be asked again. To share an executor, call this in several
-    threads.
+    before the first success are not told, as the objective may be wrong: if ``max_failures`` or
+    Ctrl-C end the run, they are abandoned, and may be asked again. Threads may share an executor.
 
     The first Ctrl-C stops further asks, and the run ends once the evaluations in flight are told;
-    the second abandons them.
+    the second abandons them. A terminal interrupts worker processes as well, whose evaluations are
+    lost unless they ignore it (``initializer=signal.signal, initargs=(SIGINT, SIG_IGN)``).
 
     Args:
         optimizer: whose points are asked.
@@ -155,7 +154,8 @@ def run(
             raises, it is not called again, no more is asked, and the error is raised at the end.
         progress: whether to show a progress bar.
         until_gap: stop asking once ``certificate.gap``, in units of the values, is at most this,
-            also when the trials in flight are settled; a heuristic with a learned kernel.
+            also when the trials in flight are settled; with a learned kernel a heuristic, which few
+            noisy answers make too small.
 
     Raises:
         InputError: if an argument cannot be used, the objective is not picklable, or the executor
@@ -270,6 +270,8 @@ class _Loop:
                     if not self.in_flight:
                         if self._is_hopeless():
                             raise RunError(self._advice())
+                        if self.interrupts and not self.succeeded:
+                            break
                         self._tell_failures()
                         if not self._goes_on():
                             break
@@ -311,7 +313,7 @@ class _Loop:
                 if (trial := self.again.pop(0)).state is TrialState.RUNNING:
                     self._submit(trial)
                 continue
-            enough = self.stopped or self.good_enough or self._is_hopeless()
+            enough = self.stopped or self.interrupts or self.good_enough or self._is_hopeless()
             if enough or len(optimizer.trials) >= self.n_trials:
                 return
             try:
@@ -421,6 +423,12 @@ class _Loop:
         self.held_back.append((trial, reason))
         self.failures += 1
         self.last_failure = f"trial {trial.id}:\n{calls or reason}"
+        if self._is_hopeless() and self.in_flight:
+            logger.warning(
+                "%d evaluations have failed and none has succeeded: nothing more is asked, and the "
+                "run ends unless one of the %d in flight succeeds",
+                *(self.failures, len(self.in_flight)),
+            )
 
     def _is_hopeless(self) -> bool:
         """Whether the objective seems to be wrong, rather than some points."""

@@ -1,5 +1,6 @@
 import contextlib
 import itertools
+import logging
 import multiprocessing
 import os
 import re
@@ -357,50 +358,78 @@ def test_what_is_in_flight_is_told_after_one_ctrl_c_and_abandoned_after_two(
     assert ("interrupt again to abandon" in caplog.text) == (presses == 1)
 
 
-def test_a_worker_that_ctrl_c_reaches_as_well_loses_its_own_trial_alone(threads, monkeypatch):
-    opt, calls = make(), itertools.count()
-    interrupted, told = threading.Event(), threading.Event()
+@pytest.mark.usefixtures("heeds_ctrl_c")
+def test_a_worker_that_ctrl_c_reaches_as_well_loses_its_own_trial_alone(threads):
+    opt, calls, both, pressed = make(), itertools.count(), threading.Barrier(2), threading.Event()
 
     def objective(x):
+        both.wait(10)
         if next(calls) == 0:
-            interrupted.wait(10)
+            signal.raise_signal(signal.SIGINT)
+            pressed.set()
             raise KeyboardInterrupt
-        told.wait(10)
+        pressed.wait(10)
         return 1.0
 
-    def handle(optimizer, trial):
-        told.set()
-
-    loop_interrupts = runner.interrupts_noted
-
-    @contextlib.contextmanager
-    def pressed():
-        with loop_interrupts() as noted:
-            noted.append(signal.SIGINT)
-            interrupted.set()
-            yield noted
-
-    monkeypatch.setattr(runner, "interrupts_noted", pressed)
     with pytest.raises(KeyboardInterrupt):
-        run(opt, objective, threads, 9, 2, on_result=handle, progress=False)
+        run(opt, objective, threads, 9, 2, progress=False)
     assert sorted(states(opt), key=str) == [TrialState.ABANDONED, TrialState.COMPLETED]
 
 
-def test_a_success_in_flight_is_waited_for_before_failures_end_a_run(threads):
+def test_a_success_in_flight_is_waited_for_before_failures_end_a_run(threads, caplog):
     opt, calls, late = make(), itertools.count(), threading.Event()
 
     def objective(x):
-        call = next(calls)
-        if call == 0:
+        if next(calls) == 0:
             late.wait(10)
-        elif call == 3:
-            threading.Timer(0.2, late.set).start()
-        if 1 <= call <= 3:
+            return 1.0
+        if not late.is_set():
             raise ValueError("at first")
         return 1.0
 
-    run(opt, objective, threads, 9, 4, max_failures=3, progress=False)
-    assert sorted(states(opt), key=str) == [TrialState.COMPLETED] * 6 + [TrialState.FAILED] * 3
+    class Watching(logging.Handler):
+        def emit(self, entry):
+            if "unless one of the 1 in flight succeeds" in entry.getMessage():
+                late.set()
+
+    watching = Watching()
+    runner.logger.addHandler(watching)
+    try:
+        run(opt, objective, threads, 9, 4, max_failures=3, progress=False)
+    finally:
+        runner.logger.removeHandler(watching)
+    failed = states(opt).count(TrialState.FAILED)
+    assert failed >= 3
+    assert states(opt).count(TrialState.COMPLETED) == 9 - failed
+
+
+@pytest.mark.usefixtures("heeds_ctrl_c")
+def test_nothing_is_asked_after_ctrl_c(threads, monkeypatch):
+    opt = make()
+    ask = opt.ask
+
+    def pressed():
+        signal.raise_signal(signal.SIGINT)
+        return ask()
+
+    monkeypatch.setattr(opt, "ask", pressed)
+    with pytest.raises(KeyboardInterrupt):
+        run(opt, objectives.quadratic, threads, 9, 4, progress=False)
+    assert states(opt) == [TrialState.COMPLETED]
+
+
+@pytest.mark.usefixtures("heeds_ctrl_c")
+def test_failures_before_any_success_are_abandoned_by_ctrl_c(threads):
+    opt, calls = make(), itertools.count()
+
+    def objective(x):
+        if next(calls) == 1:
+            signal.raise_signal(signal.SIGINT)
+        return wrong(x)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(opt, objective, threads, 9, 1, progress=False)
+    assert states(opt) == [TrialState.ABANDONED] * 2
 
 
 def test_a_store_is_used_by_one_run_at_a_time(tmp_path, threads):

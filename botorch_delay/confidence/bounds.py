@@ -177,7 +177,8 @@ class Confidence(ABC):
         """Bounds from points that may depend on earlier noise, at all points and times at once.
 
         ``evidence`` does not say over which points, so a union bound is not possible. These are
-        the intervals of recommendations; with ``evidence="all"`` they eliminate as well.
+        the intervals of recommendations; with ``evidence="all"`` they eliminate as well. Also
+        called without answers, before the first ask.
         """
 
     def missing_on_box(self, covar_module: Kernel) -> str | None:

@@ -177,13 +177,14 @@ class Domain(ABC):
             return X
         if isinstance(X, Mapping):
             return self.point(X, outside=True)
-        if isinstance(X, Sequence) and X and all(isinstance(x, Mapping) for x in X):
-            return torch.stack([self.point(x, outside=True) for x in X])
-        if isinstance(X, np.ndarray):
-            return self.like.new_tensor(X)
+        if isinstance(X, Sequence) and all(isinstance(x, Mapping) for x in X):
+            points = [self.point(x, outside=True) for x in X]
+            return torch.stack(points) if points else self.like[:0]
+        if isinstance(X, np.ndarray) and X.dtype.kind in "fiu":
+            return self.like.new_tensor(np.ascontiguousarray(X))
         raise InputTypeError(
-            f"{name} must be a torch.Tensor, a NumPy array, a dict of values by name or a list of "
-            f"such dicts, got {type(X).__name__}."
+            f"{name} must be a torch.Tensor, a NumPy array of numbers, a dict of values by name or "
+            f"a list of such dicts, got {type(X).__name__}."
         )
 
     def warn_outside(self, x: Tensor) -> None:

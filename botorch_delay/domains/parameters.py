@@ -92,7 +92,7 @@ class _Number(Parameter):
             raise InputError(f"low must be above 0 on a logarithmic scale, got {self.low}.")
         if self.step is not None and self.step <= 0:
             raise InputError(f"step must be above 0, got {self.step}.")
-        if self.step is not None and self.low < self.high < self.low + self.step:
+        if self.step is not None and self.low < self.high and not self._steps:
             raise InputError(
                 f"step must be at most the {self.high - self.low:g} between low and high, or only "
                 f"low is left, got {self.step}."
@@ -161,8 +161,14 @@ class _Number(Parameter):
         """The places of the first and the last value."""
         if self.step is None:
             return 0, math.inf
+        return 0, self._steps
+
+    @property
+    def _steps(self) -> int:
+        """How many steps there are between the ends."""
+        assert self.step is not None
         # Ends and step are decimal fractions: rounding must not lose the last value.
-        return 0, math.floor((self.high - self.low) / self.step * (1.0 + 1e-12) + 1e-9)
+        return math.floor((self.high - self.low) / self.step * (1.0 + 1e-12) + 1e-9)
 
     def _place(self, number: float) -> int:
         """The place of the value that is nearest to a number."""

@@ -80,9 +80,10 @@ def in_use(path: str | os.PathLike[str]) -> Iterator[None]:
         StorageError: if another run uses it.
     """
     file = _as_path(path)
-    if not file.parent.is_dir():  # which is told when the file is written
+    if file.is_dir() or not file.parent.is_dir():  # which is told when the file is read or written
         yield
         return
+    file = file.resolve()
     with ExitStack() as stack:
         # SQLite's locks end with a process, also a killed one, and do not go on in processes that
         # it has forked: a pool's workers may outlive it.

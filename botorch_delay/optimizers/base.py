@@ -223,7 +223,9 @@ class Optimizer(ReadableRun, ABC):
         validation.matches(X, "x", self._domain.like)
         self._domain.check_logarithms(X, "x")
         self._domain.check_categories(X, "x")
-        if isinstance(y, Sequence | np.ndarray) and not single:
+        if isinstance(y, np.ndarray) and y.ndim and not single:
+            y = y.ravel().tolist() if y.shape == (len(X), 1) else y.tolist()
+        if isinstance(y, Sequence) and not single:
             y = X.new_tensor([validation.real(value, f"y[{row}]") for row, value in enumerate(y)])
         values: Sequence[Any] = [y]
         if isinstance(y, Tensor) and y.dim() > 0:

@@ -21,12 +21,13 @@ from botorch_delay.design.ascent import (
 from botorch_delay.domains.devices import generator_for, moved, sent_rows
 from botorch_delay.elimination.active_set import ActiveSet
 from botorch_delay.elimination.box_active_set import spread_points
-from botorch_delay.exceptions import InputError, NumericsError
+from botorch_delay.exceptions import InputError, InputTypeError, NumericsError
 from botorch_delay.gp.surrogate import MANY_ANSWERS, Surrogate
 from botorch_delay.history.point_status import REPEATS, Feasibility, nothing_to_ask
 from botorch_delay.history.trials import Ledger, Suggestion
 from botorch_delay.optimizers.config import AcquisitionConfig, BPEConfig
 from botorch_delay.optimizers.rule_model import RuleModel
+from botorch_delay.optimizers.rules import Rule
 from botorch_delay.optimizers.run import Fitting
 
 PointTest = Callable[[Tensor], Tensor]  # n x d to bool n
@@ -72,6 +73,11 @@ class Maximizer:
 
     def check(self) -> None:
         """Prepare the first ask; refuse a rule that cannot be played."""
+        kind, needed = type(self.rule), ("score",) if self.model.finite else ("score", "function")
+        if kind.value is Rule.value and any(
+            getattr(kind, name) is getattr(Rule, name) for name in needed
+        ):
+            raise InputTypeError(f"{kind.__name__} must define value, or score and function.")
         self.update()
         self.rule.check(self.model)
 

@@ -24,7 +24,7 @@ from botorch_delay.elimination.box_active_set import whole_set
 from botorch_delay.exceptions import NoAnswerError, NotSupportedError
 from botorch_delay.gp.kernels import check_kernel
 from botorch_delay.gp.marginal import marginal_deviation
-from botorch_delay.gp.surrogate import Hyperparameters, Learned, Surrogate
+from botorch_delay.gp.surrogate import MANY_ANSWERS, Hyperparameters, Learned, Surrogate
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.empirical_delay import EmpiricalDelay
 from botorch_delay.history.trials import Attached, Trial, TrialState
@@ -128,8 +128,9 @@ class ReadableRun(Run, ABC):
         """The point of the domain that all answers speak for.
 
         With a given kernel, the answered point with the best posterior mean. With a learned kernel,
-        the point whose interval has the best worst end (the largest lower end when maximising), so
-        that one lucky answer does not decide: an answered one, or on a box one near these that was
+        the point whose interval has the best worst end (the largest lower end when maximising)
+        under the kernel and noise that explain the answers best, so that one lucky answer does not
+        decide: an answered one, or on a box one near these that was
         never tried. The one with the best answer, if evaluations seem exact: no point of the domain
         has two different answers, and three trials repeated a point and none told its noise (then
         the answer is the mean and both ends), or the learned noise is no more than rounding.
@@ -203,7 +204,8 @@ class ReadableRun(Run, ABC):
         all equal). With a given kernel and ``RKHSConfidence`` the self-normalised bounds hold
         uniformly over points and time if delays and failures do not depend on the noise; otherwise
         they are a heuristic. On a box the maxima are searched for, so that the gap may be too
-        small.
+        small; so it is with a learned kernel and few noisy answers, for it takes the kernel and
+        noise that explain them best as right.
 
         Raises:
             NoAnswerError: before any answer.
@@ -223,7 +225,9 @@ class ReadableRun(Run, ABC):
         """A bound on the regret so far, and on how far the recommended point is from the best.
 
         It uses the norm bound and noise scale of ``confidence=`` or :class:`CertifyingUCB`;
-        :meth:`certify` takes others. With a learned kernel its ``gap`` is a heuristic, and says so.
+        :meth:`certify` takes others. With a learned kernel its ``gap`` is a heuristic, and says so:
+        it takes the kernel and noise that explain the answers best as right, unlike the interval of
+        a recommendation, and is too small with few noisy ones.
 
         Raises:
             NotSupportedError: if the optimizer has no norm bound, or on a box of many columns.
@@ -393,7 +397,8 @@ class ReadableRun(Run, ABC):
     def _predicted(self, X: Tensor, answers: Answers, judged: Judgement) -> Prediction:
         surrogate, learned = judged.surrogate, self._config.covar_module
         deviation = None
-        if isinstance(learned, Learned):
+        few = surrogate.scaled and len(answers) <= MANY_ANSWERS  # to many it makes no difference
+        if isinstance(learned, Learned) and few:
             deviation = partial(
                 marginal_deviation,
                 *(surrogate, self._domain, answers),
@@ -405,7 +410,7 @@ class ReadableRun(Run, ABC):
             found = replace(found, noise_std=torch.zeros_like(found.noise_std))
         unchecked = surrogate.is_exact and surrogate.scaled and not self._config.exact
         if unchecked and not self._feasibility.answers_agree():
-            return replace(found, interval=f"{found.interval}, {UNCHECKED}")
+            return replace(found, interval=f"{found.interval}; {UNCHECKED}")
         return found
 
     def _open_points(self) -> ActiveSet:

@@ -22,9 +22,9 @@ from botorch_delay.history.trials import Attached, Trial, TrialState
 # The interval while a learned kernel's values have no scale.
 UNBOUNDED = "unbounded until there are three answers that are not all equal"
 # What is said of it while the learned noise is that of exact evaluations.
-UNCHECKED = (
-    "without noise, since none was learned; too few repeats have shown yet that there is none"
-)
+UNCHECKED = "no noise was learned, and too few repeats have shown yet that there is none"
+# What is said of it where it counts that hyperparameters are uncertain.
+COUNTED = "deviations count that learned hyperparameters are uncertain"
 # Places around each of the best answered points where climbs to a safer one begin.
 AROUND = 8
 # A point that was never tried has to be safer by this share of the half-width of the interval.
@@ -84,6 +84,9 @@ class Prediction:
     noise_std: Tensor
 
 
+Deviation = Callable[[Tensor, Moments], Tensor]
+
+
 class Judgement(NamedTuple):
     """What answers, in units of a surrogate, say of f."""
 
@@ -96,26 +99,25 @@ class Judgement(NamedTuple):
     def width(self) -> HalfWidth:
         return self.confidence.adaptive(Evidence.under(self.surrogate, self.data, self.delta))
 
-    def intervals(self, X: Tensor) -> tuple[Moments, Tensor, str]:
-        """The posterior, half-widths of intervals around its mean, and what these are, in words."""
-        width = self.width
-        posterior = self.surrogate.posterior(self.data).at(X, weights=width.needs_weights)
-        return posterior, width.at(posterior), width.words
+    def intervals(
+        self, X: Tensor, deviation: Deviation | None = None
+    ) -> tuple[Moments, Tensor, str]:
+        """The posterior, half-widths of intervals around its mean, and what these are, in words.
 
-    def predict(
-        self, X: Tensor, sign: float, deviation: Callable[[Tensor, Moments], Tensor] | None = None
-    ) -> Prediction:
-        """The prediction at points, ``n x d``.
-
-        ``deviation`` gives those of f, ``n``, from points and moments, if hyperparameters are
-        uncertain; None if they are given.
+        ``deviation`` gives the deviations of f that count, from points and moments: ``n``.
         """
+        width = self.width
+        posterior, words = self.surrogate.posterior(self.data), width.words
+        found = posterior.at(X, weights=width.needs_weights)
+        if deviation is not None:
+            found = replace(found, variance=deviation(X, found).square())
+            words = f"{words}; {COUNTED}"
+        return found, width.at(found), words
+
+    def predict(self, X: Tensor, sign: float, deviation: Deviation | None = None) -> Prediction:
+        """The prediction at points, ``n x d``; ``deviation`` as for :meth:`intervals`."""
         surrogate = self.surrogate
-        posterior, half, interval = self.intervals(X)
-        if deviation is not None and surrogate.scaled:
-            wider = replace(posterior, variance=deviation(X, posterior).square())
-            half = self.width.at(wider)
-            interval = f"{interval}; deviations count how uncertain lengthscales and noise are"
+        posterior, half, interval = self.intervals(X, deviation)
         if surrogate.learned and not self.confidence.missing:
             interval = f"under the learned kernel, a heuristic: {interval}"
         middle, noise = posterior.mean, surrogate.noise_std

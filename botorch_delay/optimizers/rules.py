@@ -83,9 +83,7 @@ class Rule:
         With a given kernel it is also called before any answer. -inf keeps a point from being
         asked; inf and NaN are errors, but NaN of a BoTorch acquisition function counts as -inf.
         """
-        raise NotImplementedError(
-            f"{type(self).__name__} must define value(), or score() and function()."
-        )
+        raise NotImplementedError
 
     def score(self, model: RuleModel) -> Tensor:
         """Its value at every candidate of the model, ``N``: the largest is asked."""

@@ -337,6 +337,13 @@ def test_values_that_are_not_in_the_space(values, message):
         domain.point(values)
 
 
+def test_a_step_may_be_as_long_as_the_range_but_no_longer():
+    assert bd.Float(0.1, 0.3, step=0.2).listed() == [0.1, 0.3]
+    assert bd.Float(1.1, 1.2, step=0.1).listed() == [1.1, 1.2]
+    with pytest.raises(InputError, match="step must be at most the 1 between low and high"):
+        bd.Float(0, 1, step=2.0)
+
+
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [

@@ -12,6 +12,8 @@ from botorch_delay.gp.kernels import covariance
 from botorch_delay.gp.marginal import FACTORS, NOISES, marginal_deviation
 from botorch_delay.gp.surrogate import Hyperparameters, fit_surrogate, priors
 from botorch_delay.history.answers import Answers, same_points
+from botorch_delay.optimizers import reading
+from botorch_delay.optimizers.recommendation import COUNTED
 
 BOX = bd.BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double))
 
@@ -36,7 +38,7 @@ def by_hand(surrogate, data, X, middle, learns_noise, warm_start):
     ones, logs, squares = torch.ones_like(y), [], []
     for factor, noise in itertools.product(FACTORS, NOISES if learns_noise else [None]):
         K = covariance(surrogate.covar_module, inputs / factor, inputs / factor)
-        K = K + torch.diag(torch.full_like(y, noise) if learns_noise else known)
+        K = K + torch.diag(known.nan_to_num(noise) if learns_noise else known)
         k = covariance(surrogate.covar_module, inputs / factor, places / factor)
         inverse = torch.linalg.inv(K)
         mean = ones @ inverse @ y / (ones @ inverse @ ones)
@@ -70,12 +72,27 @@ def test_the_average_is_that_of_a_computation_by_hand(known, warm_start):
     assert bool((deviation > posterior.deviation).any())
 
 
-def test_of_many_answers_the_fit_is_taken_as_it_is(monkeypatch):
+def test_the_average_is_that_of_a_computation_by_hand_where_some_noise_is_known(monkeypatch):
     data = answers(12)
+    data.noise_var[::2] = torch.logspace(-4, 1, 6, dtype=torch.double)
     surrogate = fit_surrogate(BOX, data, seed=0)
-    monkeypatch.setattr(marginal, "MANY_ANSWERS", 11)
-    posterior, deviation = found(surrogate, data, data.X)
-    assert torch.equal(deviation, posterior.deviation)
+    X = answers(7, seed=1).X
+    posterior, deviation = found(surrogate, data, X)
+    expected = by_hand(surrogate, data, X, posterior.mean, True, None)
+    torch.testing.assert_close(deviation, torch.maximum(expected, posterior.deviation))
+    monkeypatch.setattr(marginal, "CHUNK", 3)
+    torch.testing.assert_close(found(surrogate, data, X)[1], deviation)
+
+
+def test_of_many_answers_the_fit_is_taken_as_it_is(monkeypatch):
+    opt, data = bd.BPEDelayOptimizer(BOX, 40), answers(12)
+    opt.attach(data.X, data.y)
+    few = opt.recommend()
+    monkeypatch.setattr(reading, "MANY_ANSWERS", 11)
+    many = opt.recommend()
+    assert many.upper - many.lower < few.upper - few.lower
+    assert COUNTED in few.interval
+    assert COUNTED not in many.interval
 
 
 def test_exact_evaluations_are_known_where_they_were_made():
@@ -108,4 +125,4 @@ def test_given_hyperparameters_are_certain():
     judged = opt._judged("")[1]
     _, half, _ = judged.intervals(best.x.unsqueeze(0))
     assert best.upper - best.lower == pytest.approx(2.0 * float(half))
-    assert "lengthscales" not in best.interval
+    assert COUNTED not in best.interval

@@ -226,8 +226,10 @@ class Nameless(bd.Rule):
 
 
 def test_a_rule_without_a_formula_says_what_it_needs():
-    with pytest.raises(NotImplementedError, match="Nameless must define value"):
-        make(Nameless()).ask()
+    box = bd.BoxDomain(torch.tensor([[0.0], [1.0]], dtype=torch.double))
+    for domain in (bd.FiniteDomain(box.bounds), box):
+        with pytest.raises(InputTypeError, match="Nameless must define value, or score and func"):
+            bd.BPEDelayOptimizer(domain, 20, exploit=Nameless())
 
 
 class InRows(LargestMean):

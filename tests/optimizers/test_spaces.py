@@ -146,6 +146,7 @@ def test_many_results_are_attached_at_once():
         (rows, [1.0, 2.0]),
         (rows, np.array([1.0, 2.0])),
         (points.numpy(), (1, 2)),
+        (points.numpy()[::-1][::-1], np.array([[1.0], [2.0]])),
         (points, torch.tensor([1.0, 2.0]).double()),
     ):
         opt = bd.RandomOptimizer(grid())
@@ -154,10 +155,13 @@ def test_many_results_are_attached_at_once():
             (a.x.tolist(), a.value) for a in expected.attached
         ]
     assert torch.equal(opt.predict(points.numpy()).mean, opt.predict(rows).mean)
+    with pytest.raises(InputTypeError, match="a NumPy array of numbers"):
+        opt.attach(np.array([["a", "b"]]), [1.0])
     for y, message in (
         ([1.0, math.nan], r"y\[1\] must be finite, got nan"),
         ([1.0], "y must have shape 2 or 2 x 1"),
         (1.0, "y must be a list or a tensor of 2 values for 2 points, got float"),
+        (np.array(1.0), "y must be a list or a tensor of 2 values for 2 points, got ndarray"),
         (torch.tensor([1.0, math.nan]).double(), "y must be finite; row 1 is nan"),
     ):
         with pytest.raises(InputError, match=message):
@@ -180,7 +184,7 @@ def test_what_is_attached_is_checked_by_name():
     ):
         with pytest.raises(InputError, match=message):
             opt.attach(good | wrong, 1.0)
-    with pytest.raises(InputTypeError, match=r"torch\.Tensor, a NumPy array, a dict"):
+    with pytest.raises(InputTypeError, match=r"torch\.Tensor, a NumPy array of numbers, a dict"):
         opt.attach([3, "relu", 1.0], 1.0)
     beside = opt.ask().x.index_fill(0, torch.tensor(1), 7.0)
     with pytest.raises(InputError, match=r"column 1 \(act\).*got 7\. Or attach a dict"):
