@@ -104,6 +104,8 @@ class _Parser(argparse.ArgumentParser):
     """Answers a wrong option in one line, with the right ones."""
 
     def error(self, message: str) -> None:  # type: ignore[override]  # exits, as the base does
+        message = message.replace("invalid int value:", "expected a whole number, got")
+        message = message.replace("invalid float value:", "expected a number, got")
         usage = " ".join(self.format_usage().split())
         self.exit(2, f"{self.prog}: {message} ({usage}; see {self.prog} --help)\n")
 
@@ -126,14 +128,14 @@ def _parser() -> argparse.ArgumentParser:
         return added
 
     demo = add("demo", _demo, "tune a classifier on real data with late, out-of-order results")
-    demo.add_argument("--workers", type=_whole, default=2, help="worker processes (default 2)")
-    demo.add_argument("--trials", type=_whole, default=60, help="evaluations (default 60)")
-    demo.add_argument("--seed", type=_whole, default=0, help="of split and search (default 0)")
+    demo.add_argument("--workers", type=int, default=2, help="worker processes (default 2)")
+    demo.add_argument("--trials", type=int, default=60, help="evaluations (default 60)")
+    demo.add_argument("--seed", type=int, default=0, help="of split and search (default 0)")
     demo.add_argument("--store", type=Path, help="a file to commit to, and to resume from")
     demo.add_argument("--out", type=Path, help="a PNG file to draw to")
     demo.add_argument(
         "--race",
-        type=_whole,
+        type=int,
         metavar="SEEDS",
         help="instead: race other methods on a simulated clock, SEEDS times (not --seed, --store)",
     )
@@ -141,7 +143,7 @@ def _parser() -> argparse.ArgumentParser:
     reproduce = add("reproduce", _reproduce, "repeat the paper's experiments, draw its figures")
     reproduce.add_argument("--out", type=Path, default=Path("reproduction"), help="a folder")
     reproduce.add_argument("--quick", action="store_true", help="small, in half a minute")
-    reproduce.add_argument("--workers", type=_whole, help="processes (default: one per core)")
+    reproduce.add_argument("--workers", type=int, help="processes (default: one per core)")
 
     suites = "; ".join(f"{name}: {words}" for name, words in _SUITES.items())
     bench = add("bench", _bench, "problems, delays and methods side by side")
@@ -152,8 +154,8 @@ def _parser() -> argparse.ArgumentParser:
         bench.add_argument(f"--{choice}", type=_names, metavar="NAME,NAME", help=text)
     text = "N seeds from 0, or from A to B"
     bench.add_argument("--seeds", type=_seeds, metavar="N or A-B", help=text)
-    bench.add_argument("--steps", type=_whole, help="asks in a run")
-    bench.add_argument("--workers", type=_whole, help="processes (default: one per core)")
+    bench.add_argument("--steps", type=int, help="asks in a run")
+    bench.add_argument("--workers", type=int, help="processes (default: one per core)")
 
     _add_study_commands(add)
     return parser
@@ -164,23 +166,23 @@ def _add_study_commands(add: Callable[..., _Parser]) -> None:
 
     def on_study(name: str, command: Command, text: str) -> _Parser:
         added = add(name, command, text)
-        added.add_argument("study", type=Path, help="the study's file")
+        added.add_argument("study", type=_study, help="the study's file")
         added.add_argument("--json", action="store_true", help="for scripts")
         added._negative_number_matcher = _NEGATIVE
         return added
 
     init = on_study("init", _init, "start a study in a new file")
     init.add_argument("--space", type=Path, required=True, help="a TOML file: parameters or arms")
-    init.add_argument("--horizon", type=_whole, required=True, help="how many trials are planned")
+    init.add_argument("--horizon", type=int, required=True, help="how many trials are planned")
     direction = init.add_mutually_exclusive_group()
     direction.add_argument("--minimize", action="store_true", help="small values are good")
     text = "large values are good (the default)"
     direction.add_argument("--maximize", action="store_true", help=text)
     init.add_argument("--exact", action="store_true", help="no noise in results: no settings twice")
-    init.add_argument("--seed", type=_whole, default=0, help="of everything random (default 0)")
+    init.add_argument("--seed", type=int, default=0, help="of everything random (default 0)")
 
     ask = on_study("ask", _ask, "which settings to try next")
-    ask.add_argument("-n", type=_whole, default=1, help="how many (default 1)")
+    ask.add_argument("-n", type=int, default=1, help="how many (default 1)")
 
     tell = on_study("tell", _tell, "hand in the result of a trial, in any order")
     text = "report a trial that went wrong; its settings are tried twice more at most"
@@ -208,7 +210,7 @@ def _add_study_commands(add: Callable[..., _Parser]) -> None:
         amend.add_argument("--reason", default="", help="kept with it")
 
     extend = on_study("extend", _extend, "plan more trials")
-    extend.add_argument("horizon", type=_whole, help="how many in all, those already made included")
+    extend.add_argument("horizon", type=int, help="how many in all, those already made included")
 
     on_study("show", _show, "what is running, the round, and the recommended settings")
     note = on_study("note", _note, "add a line of text, which show repeats")
@@ -227,14 +229,21 @@ def _add_file_commands(on_study: Callable[[str, Command, str], _Parser]) -> None
     plot.add_argument("picture", type=Path, nargs="?", help="a .png file (default: STUDY.png)")
 
 
-def _whole(text: str, what: str = "a whole number") -> int:
-    if re.fullmatch(r"-?\d+", text) is None:
-        raise argparse.ArgumentTypeError(f"expected {what}, got {text!r}")
-    return int(text)
+def _study(text: str) -> Path:
+    if text.lower().endswith(".toml"):
+        raise argparse.ArgumentTypeError(
+            f"{text} describes a space and is no study; make one with botorch-delay init STUDY "
+            f"--space {text} --horizon N"
+        )
+    return Path(text)
 
 
 def _id(text: str) -> int:
-    return _whole(text, "the whole number that ask printed for a trial")
+    if re.fullmatch(r"-?\d+", text) is None:
+        raise argparse.ArgumentTypeError(
+            f"expected the whole number that ask printed for a trial, got {text!r}"
+        )
+    return int(text)
 
 
 def _result(text: str) -> float:

@@ -25,6 +25,7 @@ the arms are the rows of a CSV file, whose columns may be described by parameter
 from __future__ import annotations
 
 import csv
+import inspect
 import math
 import os
 import time
@@ -34,7 +35,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime, timedelta
-from difflib import get_close_matches
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
@@ -61,8 +61,6 @@ __all__ = [
     *("read_space", "write_results"),
 ]
 
-# Of a parameter's table.
-_KEYS = ("values", "low", "high", "log", "unit", "ordered", "step", "steps", "round")
 MAX_LISTED = 8  # lines with errors in a message
 _WITHOUT_VALUE = ("running", "failed", "abandoned")
 
@@ -82,14 +80,10 @@ def read_space(path: str | os.PathLike[str]) -> Space:
     tables, arms = described.pop("parameters", {}), described.pop("arms", None)
     try:
         if described or not isinstance(tables, dict) or not (tables or arms is not None):
-            found = f", got {', '.join(described)}" if described else ""
+            unknown = "".join(f"{key!r} is unknown; " for key in described)
             raise InputError(
-                'expected at least one [parameters.NAME] table, or arms = "file.csv", the name of '
-                f"a CSV file, and nothing else{found}."
-            )
-        if name := next((name for name in tables if "=" in name), None):
-            raise InputError(
-                f"names must have no '=', which ends them in name=value, got {name!r}."
+                f'{unknown}expected at least one [parameters.NAME] table, or arms = "file.csv", '
+                "the name of a CSV file, and nothing else."
             )
         parameters = {name: _parameter(name, table) for name, table in tables.items()}
         if arms is not None:
@@ -104,38 +98,29 @@ def read_space(path: str | os.PathLike[str]) -> Space:
 
 def _parameter(name: str, table: Any) -> Parameter:
     """The parameter that a table describes: values, steps between two ends, or a range."""
-    make: Callable[..., Parameter] | None = None
-    match table:
-        case {"values": list(values)}:
-            numeric = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
-            make = partial(Choice, ordered=numeric)
-        case {"low": _, "high": _, "steps": _}:
-            make = _steps
-        case {"low": low, "high": high}:
-            whole = type(low) is int and type(high) is int and type(table.get("step", 1)) is int
-            make = Int if whole and "round" not in table else Float
+    if not isinstance(table, dict):
+        raise InputError(f"parameter {name}: expected a table, got {table!r}.")
+    make: Callable[..., Parameter] = _steps
+    if (values := table.get("values")) is not None:
+        numeric = isinstance(values, list) and all(type(v) in (int, float) for v in values)
+        make = partial(Choice, ordered=numeric)
+    elif "steps" not in table:
+        numbers = table.get("low"), table.get("high"), table.get("step", 1)
+        whole = all(type(number) is int for number in numbers)
+        make = Int if whole and "round" not in table else Float
+    keys = inspect.signature(make).parameters
+    needed = [key for key, parameter in keys.items() if parameter.default is parameter.empty]
+    wrong = [f"{key!r} is missing" for key in needed if key not in table]
+    wrong += [f"{key!r} does not belong here" for key in table if key not in keys]
     try:
-        if make is not None:
-            return make(**table)
+        if wrong:
+            raise InputError(
+                f"{', '.join(wrong)}; expected values, and perhaps ordered, log and unit; or low "
+                "and high, and perhaps log, unit, and one of step, steps and round."
+            )
+        return make(**table)
     except InputError as error:
         raise InputError(f"parameter {name}: {error}") from error
-    except TypeError:  # a key that does not go with the others
-        pass
-    problem = f"expected a table, got {table!r}"
-    if isinstance(table, dict):
-        unknown = [key for key in table if key not in _KEYS]
-        missing = {"low", "high"} - table.keys() if "values" not in table else set()
-        problem = f"{', '.join(table)} do not go together"
-        if unknown:
-            close = get_close_matches(unknown[0], _KEYS, 1)
-            instead = f", perhaps {close[0]!r} was meant" if close else ""
-            problem = f"there is no key {unknown[0]!r}{instead}"
-        elif missing:
-            problem = f"expected {' and '.join(sorted(missing))} as well"
-    raise InputError(
-        f"parameter {name}: {problem}. A table has values, or low and high, and then log, unit, "
-        "ordered (of values), step, steps or round (of a range)."
-    )
 
 
 def _steps(low: Any, high: Any, steps: Any, log: Any = False, unit: Any = None) -> Choice:
@@ -234,8 +219,10 @@ def describe_study(optimizer: Optimizer) -> dict[str, Any]:
 def add_note(optimizer: Optimizer, text: str) -> list[str]:
     """Add a dated line to the study's notes, and return all of them."""
     lines = optimizer.notes.setdefault("lines", [])
-    if not isinstance(lines, list) or not text.strip():
-        raise InputError("A note must be a text that is not empty, and notes['lines'] a list.")
+    if not text.strip():
+        raise InputError("A note must be a text that is not empty, got only spaces or nothing.")
+    if not isinstance(lines, list):
+        raise InputError(f"notes['lines'] must be a list to add a note to, got {lines!r}.")
     lines.append(f"{datetime.now():%Y-%m-%d %H:%M}  {' '.join(text.split())}")
     return lines
 
@@ -329,11 +316,13 @@ def format_study(study: Mapping[str, Any]) -> str:
 
 
 def _format_amendments(study: Mapping[str, Any]) -> list[str]:
-    """Lines for corrected trials, and for attached results that were taken back."""
-    amended = []
+    """Lines for failed and corrected trials, and for attached results that were taken back."""
+    failed = [trial for trial in study["trials"] if trial["state"] == "failed"]
+    amended = [(f"trial {trial['id']} failed", trial["reason"]) for trial in failed[-MAX_LISTED:]]
     for trial in study["trials"]:
         for said in trial["corrections"]:
-            was = "had failed" if said["value"] is None else f"said {said['value']:.6g}"
+            why = said["failure"] and f" ({said['failure']})"
+            was = f"had failed{why}" if said["value"] is None else f"said {said['value']:.6g}"
             amended.append((f"trial {trial['id']} {was} before it was corrected", said["reason"]))
     for result in study["detached"]:
         what = f"attached result {result['id']}, {result['value']:.6g}, was taken back"
@@ -360,6 +349,9 @@ def params_of(domain: Domain, settings: Sequence[str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for setting in settings:
         name, equals, text = setting.partition("=")
+        for known in sorted(domain.columns.parameters):  # which may have a = of its own
+            if setting.startswith(f"{known}="):
+                name, text = known, setting.removeprefix(f"{known}=")
         if not equals or name in values:
             raise InputError(
                 f"Each of {', '.join(domain.columns.parameters)} needs one NAME=VALUE; got "
@@ -426,7 +418,7 @@ def import_results(optimizer: Optimizer, path: Path) -> tuple[int, int]:
     """
     path = Path(path)
     domain, columns = optimizer.domain, table_columns(optimizer.domain)
-    results: list[tuple[Tensor, float]] = []
+    results: list[tuple[dict[str, Any], Tensor, float]] = []
     wrong: list[str] = []
     for line, cells in _rows(path, [*columns.values(), "value"]):
         if not cells["value"] and cells.get("state") in _WITHOUT_VALUE:
@@ -435,7 +427,7 @@ def import_results(optimizer: Optimizer, path: Path) -> tuple[int, int]:
             params = {name: _value(domain, name, cells[c]) for name, c in columns.items()}
             x = domain.point(params, outside=True)
             domain.check_logarithms(x.unsqueeze(0), "settings")
-            results.append((x, read_number(cells["value"], "value")))
+            results.append((params, x, read_number(cells["value"], "value")))
         except InputError as error:
             wrong.append(f"line {line}: {error}")
     if wrong:
@@ -444,15 +436,12 @@ def import_results(optimizer: Optimizer, path: Path) -> tuple[int, int]:
     has: list[Trial | Attached] = [*optimizer.trials, *optimizer.attached]
     there = Counter((*result.x.tolist(), result.value) for result in has)
     new = []
-    for x, value in results:
+    for params, x, value in results:
         there[key := (*x.tolist(), value)] -= 1
         if there[key] < 0:
-            new.append((x, value))
+            new.append((params, value))
     if new:
-        X = torch.stack([x for x, _ in new])
-        optimizer.attach(X, X.new_tensor([value for _, value in new]))
-        for x in X:
-            domain.warn_outside(x)
+        optimizer.attach([params for params, _ in new], [value for _, value in new])
     return len(new), len(results) - len(new)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 import operator
+import reprlib
 import warnings
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -33,6 +34,9 @@ REQUIREMENTS = {
 }
 
 
+FAILED = "Call mark_failed(trial) if an evaluation gave no usable value."
+
+
 def whole(value: Any, name: str, minimum: int, maximum: int = 2**53) -> int:
     """``value`` as an int between two ends; bools and 3.5 are refused."""
     if isinstance(value, float) and value.is_integer():
@@ -56,9 +60,9 @@ def seed(value: Any) -> int:
 
 
 def real(value: Any, name: str) -> float:
-    """``value`` as a finite float: a real number or a 0-dim tensor."""
+    """``value`` as a finite float: a real number, or a tensor or array of one."""
     if isinstance(value, Tensor):
-        if value.dim() != 0:
+        if value.numel() != 1:
             raise InputError(
                 f"{name} must be a float or a 0-dim tensor, got a tensor of shape "
                 f"{tuple(value.shape)}; pass one value, for instance y.item()."
@@ -67,11 +71,10 @@ def real(value: Any, name: str) -> float:
             raise InputTypeError(f"{name} must be real, got a tensor of dtype {value.dtype}.")
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        shape = getattr(value, "shape", None)
-        if shape == () and hasattr(value, "item"):  # a 0-dim NumPy array
+        if getattr(value, "size", None) == 1 and hasattr(value, "item"):  # of NumPy
             return real(value.item(), name)
-        got = repr(value) if isinstance(value, str) else type(value).__name__
-        raise InputTypeError(f"{name} must be a number, got {got}.")
+        text = f" {reprlib.repr(value)}" if isinstance(value, str) else ""
+        raise InputTypeError(f"{name} must be a number, got {type(value).__name__}{text}.")
     try:
         number = float(value)
     except OverflowError:
@@ -152,19 +155,18 @@ def noise_variance(value: Any, name: str, like: Tensor) -> float:
     return number
 
 
-def answer(value: Any, like: Tensor) -> float:
+def answer(value: Any, like: Tensor, name: str = "y", *, hint: str = FAILED) -> float:
     """``value`` as a finite float that can be computed with in the dtype of ``like``."""
     try:
-        number = real(value, "y")
+        number = real(value, name)
     except InputError as error:
-        hint = "Call mark_failed(trial) if an evaluation gave no usable value."
         if isinstance(error, InputTypeError):
             hint = f"Pass one number, such as float(value). {hint}"
-        raise type(error)(f"{error} {hint}") from None
+        raise type(error)(f"{error} {hint}".rstrip()) from None
     if abs(number) > largest_value(like):
         raise InputError(
-            f"y must be at most {largest_value(like):.0e} in size for {like.dtype}, got {number}; "
-            "rescale the values."
+            f"{name} must be at most {largest_value(like):.0e} in size for {like.dtype}, got "
+            f"{number}; rescale the values."
         )
     return number + 0.0  # no negative zero, which SQLite does not keep
 
@@ -176,11 +178,11 @@ def column(value: Any, name: str, like: Tensor) -> Tensor:
     n = like.shape[0]
     if value.shape not in ((n,), (n, 1)):
         raise InputError(f"{name} must have shape {n} or {n} x 1, got {tuple(value.shape)}.")
-    found = value.detach().reshape(n)
-    if not torch.isfinite(found).all():
-        row = int((~torch.isfinite(found)).nonzero()[0])
-        raise InputError(f"{name} must be finite; row {row} is {found[row].item()}.")
-    return found
+    value = value.detach().reshape(n)
+    if not torch.isfinite(value).all():
+        row = int((~torch.isfinite(value)).nonzero()[0])
+        raise InputError(f"{name} must be finite; row {row} is {value[row].item()}.")
+    return value
 
 
 def matches(value: Tensor, name: str, like: Tensor) -> None:

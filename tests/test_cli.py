@@ -187,6 +187,7 @@ def test_a_store_of_another_study_is_refused_in_one_line(tmp_path, capsys):
     assert code == 2
     assert len(err) == 1
     assert "horizon" in err[0]
+    assert "or begin another file" in err[0]
 
 
 SETTINGS = {"power": 0.7, "blur": 0.3, "whitening": 0.0, "lengthscale": 0.7, "penalty": 3e-3}

@@ -113,7 +113,7 @@ def test_an_exception_is_a_failed_trial_with_its_message(threads):
     ("returned", "reason"),
     [
         (None, "NoneType"),
-        ("0.5", "a number, got '0.5'"),
+        ("0.5", "a number, got str '0.5'"),
         (float("nan"), "finite"),
         (float("inf"), "finite"),
         (torch.tensor([1.0, 2.0]), "0-dim"),

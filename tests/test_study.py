@@ -261,7 +261,7 @@ def test_failures_abandonment_and_late_answers(study):
 def test_slips_are_corrected_and_taken_back(study):
     study("ask", "study.db", "-n", 2)
     study("tell", "study.db", 0, 42)
-    study("fail", "study.db", 1)
+    study("fail", "study.db", 1, "--reason", "spilled")
     out = study("correct", "study.db", 0, "0.42", "--reason", "a comma")[1]
     assert out.startswith("trial 0: result 0.42 (before: 42.0) at temperature = ")
     assert study("correct", "study.db", 1, "-1e-3")[0] == 0
@@ -275,7 +275,8 @@ def test_slips_are_corrected_and_taken_back(study):
     assert (code, len(err)) == (2, 1)
     _, out, _ = study("show", "study.db")
     assert "trial 0 said 42 before it was corrected (a comma)" in out
-    assert "trial 1 had failed before it was corrected" in out
+    assert "trial 1 had failed (spilled) before it was corrected" in out
+    assert "trial 1 failed (mixed up)" in out
     assert "trial 1 said -0.001 before it was corrected (mixed up)" in out
     assert ["1", "20", "0.1", "8"] in [line.split() for line in out.splitlines()]
     assert "attached result 0, 7, was taken back (not ours)" in out
@@ -368,6 +369,7 @@ def test_where_fewer_can_be_asked_those_are_stored_and_shown(command, tmp_path):
         code, out, err = command("ask", "study.db", "-n", 15, "--json")
     assert (code, len(err)) == (0, 1)
     assert "botorch-delay: warning: 12 of 15 trials were asked" in err[0]
+    assert "and no more: No point" in err[0]
     assert [trial["id"] for trial in json.loads(out)] == list(range(12))
     assert len(bd.load("study.db").pending) == 12
 
@@ -463,6 +465,14 @@ def test_ranges_words_and_switches(command, tmp_path):
         assert message in err[0]
 
 
+def test_a_name_may_have_an_equals_sign(command, tmp_path):
+    (tmp_path / "s.toml").write_text(
+        '[parameters."a=b"]\nvalues = [1, 2]\n[parameters.a]\nvalues=[3]'
+    )
+    command("init", "s.db", "--space", "s.toml", "--horizon", 8)
+    assert "7 at a=b = 2, a = 3" in command("attach", "s.db", 7, "a=3", "a=b=2")[1]
+
+
 def test_words_and_switches_go_out_and_come_in(command, tmp_path):
     (tmp_path / "space.toml").write_text(MIXED, encoding="utf-8")
     for name in ("one.db", "other.db"):
@@ -502,17 +512,22 @@ def test_arms_may_be_words_and_have_units(command, tmp_path):
 BAD_SPACES = {
     "nothing": ("", "at least one"),
     "both": ('arms = "x.csv"\n[parameters.a]\nvalues=[1]', "No such file"),
-    "other": ("[params]", "nothing else, got params"),
-    "equals": ('[parameters."a=b"]\nvalues = [1, 2]', "no '=', which ends them"),
+    "other": ("[params.a]\nlow = 0\nhigh = 1", "'params' is unknown; expected at least one"),
     "not toml": ("= 3", "not TOML"),
     "no file": ('arms = "none.csv"', "No such file"),
     "no table": ("[parameters]\na = 3", "parameter a: expected a table"),
     "empty": ("[parameters]", "at least one"),
-    "unknown key": ("[parameters.a]\nvalue = 3", "no key 'value', perhaps 'values' was meant"),
-    "key of a range": (
-        "[parameters.a]\nvalues = [1, 2]\nstep = 1",
-        "values, step do not go together",
+    "unknown key": (
+        "[parameters.a]\nlow = 0\nhigh = 1\nstpe = 1",
+        "parameter a: 'stpe' does not belong here; expected values",
     ),
+    "key of a range": ("[parameters.a]\nvalues = [1, 2]\nstep = 1", "'step' does not belong here"),
+    "word": ('[parameters.a]\nvalues = "x"', "parameter a: values must be a list"),
+    "no column": (
+        'arms = "a.csv"\n[parameters.c]\nvalues = ["x"]',
+        "arms have no column 'c'; they",
+    ),
+    "binary": ("\xff", "not text in UTF-8; save it so"),
     "no values": ("[parameters.a]\nvalues = []", "parameter a: A choice needs at least one value"),
     "nan": ("[parameters.a]\nvalues = [nan]", "parameter a: values must be no NaN"),
     "one value": ("[parameters.a]\nvalues = [1]", "two values or more"),
@@ -520,8 +535,8 @@ BAD_SPACES = {
         "[parameters.a]\nvalues = [1, 1.0]",
         "parameter a: values must differ; 1 and 1.0",
     ),
-    "missing": ("[parameters.a]\nlow = 1", "expected high as well"),
-    "mixed": ("[parameters.a]\nlow = 1\nvalues = [1]", "low, values do not go together"),
+    "missing": ("[parameters.a]\nlow = 1", "parameter a: 'high' is missing; expected values"),
+    "mixed": ("[parameters.a]\nlow = 1\nvalues = [1]", "'low' does not belong here"),
     "crossed": ("[parameters.a]\nlow = 2\nhigh = 1\nsteps = 3", "parameter a: low must be below"),
     "crossed range": ("[parameters.a]\nlow = 2\nhigh = 1", "parameter a: low must not be above"),
     "one step": ("[parameters.a]\nlow = 1\nhigh = 2\nsteps = 1", "at least 2"),
@@ -542,7 +557,8 @@ BAD_SPACES = {
 @pytest.mark.parametrize("name", BAD_SPACES)
 def test_bad_spaces_give_one_line(command, tmp_path, name):
     text, message = BAD_SPACES[name]
-    (tmp_path / "space.toml").write_text(text)
+    (tmp_path / "space.toml").write_bytes(text.encode("latin-1"))
+    (tmp_path / "a.csv").write_text("a,b\n1,2\n3,4")
     code, out, err = command("init", "s.db", "--space", "space.toml", "--horizon", 5)
     assert (code, out, len(err)) == (2, "", 1)
     assert err[0].startswith("botorch-delay: ")
@@ -568,7 +584,7 @@ def test_bad_arms_give_one_line(command, tmp_path):
         (("init", "new.db", "--space", "space.toml"), "--horizon"),
         (("init", "no/new.db", "--space", "space.toml", "--horizon", 5), "does not exist"),
         (("ask", "none.db"), "no such file"),
-        (("ask", "space.toml"), "no study"),
+        (("ask", "space.toml"), "no study; make one with botorch-delay init STUDY --space space"),
         (("ask", "study.db", "-n", 0), "at least 1"),
         (("ask", "study.db", "-n", 17), "asks requested: 17"),
         (("ask", "study.db", "-n", "x"), "expected a whole number, got 'x'"),
@@ -579,11 +595,13 @@ def test_bad_arms_give_one_line(command, tmp_path):
         (("tell", "study.db", 0.5, 0), "the whole number that ask printed"),
         (("ask", "study.db", 3), "unrecognized arguments: 3 (usage: botorch-delay ask"),
         (("note", "study.db", " "), "not empty"),
+        (("note", "study.db", ""), "not empty, got"),
         (("export", "study.db", "study.db"), ".csv file"),
         (("import", "study.db", "none.csv"), "No such file"),
         (("plot", "study.db", "out.jpg"), ".png file"),
         (("attach", "study.db", 1.0, "temperature=20", "dose=0,1"), "such as 0.1; got 0,1"),
         (("tell", "study.db", 0, 0.5, "--noise-var", "-1"), "above 0"),
+        (("tell", "study.db", 0, 0.5, "--noise-var", "x"), "expected a number, got 'x'"),
         (("tell", "study.db", 0, "-inf"), "finite"),
         (("attach", "study.db", 1.0, "temperature=20"), "['dose'] missing"),
         (("attach", "study.db", 1.0, "temperature=20", "dose=x"), "dose must be a number"),

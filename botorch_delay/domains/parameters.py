@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import numbers
 from collections.abc import Iterable, Sequence
@@ -82,7 +83,7 @@ class _Number(Parameter):
 
     def __post_init__(self) -> None:
         for name in ("low", "high", "step"):
-            if (value := getattr(self, name)) is not None:
+            if (value := getattr(self, name)) is not None or name != "step":
                 object.__setattr__(self, name, self._check(value, name))
         validation.flag(self.log, "log")
         _check_unit(self.unit)
@@ -92,11 +93,9 @@ class _Number(Parameter):
             raise InputError(f"low must be above 0 on a logarithmic scale, got {self.low}.")
         if self.step is not None and self.step <= 0:
             raise InputError(f"step must be above 0, got {self.step}.")
-        if self.step is not None and self.low < self.high and not self._steps:
-            raise InputError(
-                f"step must be at most the {self.high - self.low:g} between low and high, or only "
-                f"low is left, got {self.step}."
-            )
+        width = self.high - self.low
+        if self.step is not None and 0 < width * (1.0 + 1e-9) < self.step:
+            raise InputError(f"step must fit into low to high, {width} wide; got {self.step}.")
 
     @staticmethod
     def _check(value: Any, name: str) -> float:
@@ -161,14 +160,8 @@ class _Number(Parameter):
         """The places of the first and the last value."""
         if self.step is None:
             return 0, math.inf
-        return 0, self._steps
-
-    @property
-    def _steps(self) -> int:
-        """How many steps there are between the ends."""
-        assert self.step is not None
         # Ends and step are decimal fractions: rounding must not lose the last value.
-        return math.floor((self.high - self.low) / self.step * (1.0 + 1e-12) + 1e-9)
+        return 0, math.floor((self.high - self.low) / self.step * (1.0 + 1e-12) + 1e-9)
 
     def _place(self, number: float) -> int:
         """The place of the value that is nearest to a number."""
@@ -179,10 +172,9 @@ class _Number(Parameter):
         if not place or self.step is None:
             return self.low
         value = self.low + place * self.step
-        if abs(value) < 1e-9 * self.step:
-            return 0.0
-        # As it would be written down: 0.3 and not 0.30000000000000004.
-        return min(float(f"{value:.15g}"), self.high)
+        # As it would be written down: 0.3 and not 0.30000000000000004; no digits that low has not.
+        size = max(abs(self.low), abs(value))
+        return min(round(value, 14 - math.floor(math.log10(size))), self.high) + 0.0
 
     def _is_close(self, number: float, value: float) -> bool:
         return math.isclose(number, value, rel_tol=1e-9, abs_tol=1e-9 * (self.step or 0))
@@ -196,8 +188,8 @@ class Float(_Number):
         low: the lower end, included.
         high: the upper end, included, not below ``low``.
         log: whether it is drawn and modelled by its logarithm; then ``low`` is above 0.
-        step: only ``low``, ``low + step``, ... up to ``high`` are allowed, which the last one may
-            not reach; any number if None.
+        step: only ``low``, ``low + step``, ... are allowed, and ``high`` where a step ends there;
+            any number if None.
         round: only numbers with this many significant digits are allowed, at most 15, as on a dial;
             with ``log``, and for ends that have no more digits. On other scales ``step`` does it.
         unit: of the values, for tables and pictures.
@@ -262,7 +254,7 @@ class Int(_Number):
         low: the lower end, included.
         high: the upper end, included, not below ``low``.
         log: whether it is drawn and modelled by its logarithm; then ``low`` is above 0.
-        step: only ``low``, ``low + step``, ... up to ``high`` are allowed.
+        step: only ``low``, ``low + step``, ... are allowed, and ``high`` where a step ends there.
         unit: of the values, for tables and pictures.
     """
 
@@ -294,8 +286,8 @@ class Choice(Parameter):
     """One of several values: strings, numbers, bools, None.
 
     Args:
-        values: the values, no two of which are equal, as 1, 1.0 and True are. A study can be saved
-            if they are strings, numbers, bools and None, or lists and tuples of them.
+        values: the values, no two of which are equal, as 1, 1.0 and True are: strings, numbers,
+            bools and None, or lists, tuples and dicts of them, as files can hold.
         ordered: whether neighbours in the list are alike. Ordered numbers are modelled as they
             are, other ordered values by their places; without order all are equally far apart.
         log: whether ordered numbers, above 0, are drawn and modelled by their logarithms.
@@ -332,6 +324,13 @@ class Choice(Parameter):
             if (key := _key(value)) in first:
                 raise InputError(f"values must differ; {first[key]!r} and {value!r} are equal.")
             first[key] = value
+            try:
+                json.dumps(stored(value))
+            except (TypeError, ValueError, RecursionError):
+                raise InputTypeError(
+                    "values must be strings, numbers, bools and None, or lists of them, as files "
+                    f"can hold; got {value!r}. Give it a name, and look it up by that."
+                ) from None
         object.__setattr__(self, "values", tuple(values))
 
     @property

@@ -132,7 +132,7 @@ class Space:
         given = _merged(parameters, named)
         names = list(rows[0])
         if unknown := [name for name in given if name not in names]:
-            raise InputError(f"The table has no column {unknown[0]!r}; it has {names}.")
+            raise InputError(f"The arms have no column {unknown[0]!r}; they have {names}.")
         space = cls({name: given.get(name) or _kind(name, rows) for name in names})
         columns = space.domain.columns
         numbers: dict[tuple[float, ...], int] = {}
@@ -170,15 +170,13 @@ def _merged(
     if both := first.keys() & named.keys():
         raise InputError(f"Parameter {min(both)!r} is given twice; choose one.")
     merged = first | dict(named)
-    given: Any
-    for name, given in merged.items():
+    for name, parameter in merged.items():
         if not isinstance(name, str) or not name.strip():
             raise InputError(f"names must be strings that are not empty, got {name!r}.")
-        if not isinstance(given, Float | Int | Choice):
-            instead = f"bd.Choice({given!r})" if isinstance(given, list) else "bd.Float(0, 1)"
+        if not isinstance(parameter, Float | Int | Choice):
             raise InputTypeError(
                 f"Parameter {name!r} must be a Float, an Int or a Choice, got "
-                f"{type(given).__name__}; pass {instead}, for example."
+                f"{type(parameter).__name__}; pass bd.Float(0, 1) or bd.Choice(['x', 'y']), say."
             )
     return merged
 

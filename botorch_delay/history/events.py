@@ -125,7 +125,7 @@ def read_events(records: Sequence[Any], domain: Domain) -> list[Event]:
 
 def brief(value: Any) -> str:
     """A stored value for a message, of at most 60 characters."""
-    text = repr(value)
+    text = repr(" ".join(value.split()) if isinstance(value, str) else value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

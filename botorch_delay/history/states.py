@@ -85,8 +85,8 @@ def check_same(own: Mapping[str, Any], stored: Mapping[str, Any], tolerance: flo
         )
     raise StorageError(
         f"The state was made with {option}={_text(there)}, this optimizer has "
-        f"{option}={_text(here)}; make it with the same arguments, or load "
-        "the file with botorch_delay.load(path) and nothing else."
+        f"{option}={_text(here)}; make it with the same arguments, load the file with "
+        "botorch_delay.load(path) and nothing else, or begin another file."
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import enum
+import math
 import operator
 import statistics
 from collections.abc import Iterator, Mapping
@@ -19,7 +20,9 @@ from botorch_delay.exceptions import StorageError, TrialError
 from botorch_delay.history.events import Event, brief
 
 # An answer is suspect this many standard deviations from all others, if they are at least so many.
-FAR, ENOUGH_ANSWERS = 8.0, 8
+# If all have one sign, so many of their logarithms', too: of 300 runs with 60 lognormal answers one
+# had a suspect.
+FAR, FAR_IN_LOGS, ENOUGH_ANSWERS = 8.0, 3.0, 8
 
 
 class TrialState(enum.Enum):
@@ -364,7 +367,8 @@ class Ledger:
 
         A suspect value lies further from all other answers (without the trial ``than``) than
         ``FAR`` of their standard deviations, and further than they do from each other: near an
-        optimum answers crowd, and one from elsewhere is far from them.
+        optimum answers crowd, and one from elsewhere is far from them. Values of one sign may
+        span decades, so that it must be far by its logarithm, too.
         """
         values = self.values
         if than is not None and than.value is not None:
@@ -378,8 +382,12 @@ class Ledger:
         deviation = statistics.pstdev(values)
         if not deviation > 0.0 or beyond <= FAR * deviation:
             return ""
+        if values[0] * values[-1] > 0.0 and value * values[0] > 0.0:
+            logs, here = [math.log(abs(other)) for other in values], math.log(abs(value))
+            if min(abs(here - log) for log in logs) <= FAR_IN_LOGS * statistics.pstdev(logs):
+                return ""
         return (
-            f"is far from all {len(values)} other answers, which lie between {values[0]:g} and "
+            f"lies far from all {len(values)} other answers, which are between {values[0]:g} and "
             f"{values[-1]:g}"
         )
 
@@ -402,7 +410,8 @@ def _as_id(value: Any) -> int:
             raise TypeError
         return operator.index(value)
     except TypeError:
+        kind = f"{type(value).__module__}.{type(value).__name__}".removeprefix("builtins.")
         raise TrialError(
-            f"Expected a Trial of this library or its id, got {value!r:.80}; ask() returns trials. "
+            f"Expected a Trial or its id, got {kind}; ask() returns trials. "
             "A result that no trial asked for is handed over with attach(x, y)."
         ) from None

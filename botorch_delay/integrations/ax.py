@@ -136,7 +136,7 @@ class DelayGenerationNode(Readable, ExternalGenerationNode):
             should_deduplicate=False,  # points may have to be asked again
             transition_criteria=transition_criteria,
         )
-        self._settings = Settings(horizon, seed, options)
+        self._settings = Settings(horizon, seed, options, DelayGenerationNode)
         self._run: _ExperimentRun | None = None
 
     def new_trial_limit(self, raise_generation_errors: bool = False) -> int:

@@ -49,18 +49,24 @@ class Settings:
     regret budget is refused: it depends on when answers came, which engines do not tell.
     """
 
-    def __init__(self, horizon: int | None, seed: int, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        horizon: int | None,
+        seed: int,
+        options: Mapping[str, Any],
+        engine: type[Any] = BPEDelayOptimizer,  # which got them
+    ) -> None:
         self.horizon = None if horizon is None else validation.whole(horizon, "horizon", 1)
         self.seed = validation.seed(seed)
         known = sorted(inspect.signature(BPEDelayOptimizer).parameters.keys() - _NOT_OPTIONS)
-        for name in options:
-            if name not in known:
-                close = get_close_matches(name, [*known, "horizon", "seed"], 1)
-                instead = f" Did you mean {close[0]}?" if close else ""
-                raise InputTypeError(
-                    f"There is no option {name!r}.{instead} Beside horizon and seed options go to "
-                    f"BPEDelayOptimizer, which here takes {', '.join(known)}."
-                )
+        if unknown := [name for name in options if name not in known]:
+            own = [name for name in inspect.signature(engine).parameters if name != "options"]
+            meant = get_close_matches(unknown[0], [*own, *known], n=1)
+            raise InputTypeError(
+                f"{engine.__name__} has no option {unknown[0]!r}."
+                f"{''.join(f' Did you mean {name}?' for name in meant)} It takes {', '.join(own)}, "
+                f"and options of BPEDelayOptimizer: {', '.join(known)}."
+            )
         exploit = options.get("exploit", Exploit(repeat_pending=False))
         if isinstance(exploit, WithinBudget):
             raise NotSupportedError("WithinBudget needs ask and tell; leave it out here.")
@@ -178,7 +184,7 @@ class EngineRun:
         """A trial with its state and value; it has failed if the value cannot be used."""
         if state is TrialState.COMPLETED:
             try:
-                value = validation.answer(value, self.domain.like)
+                value = validation.answer(value, self.domain.like, hint="")
             except InputError as error:
                 state, value, more["reason"] = TrialState.FAILED, None, str(error)
         if state in (TrialState.COMPLETED, TrialState.FAILED):
@@ -192,7 +198,7 @@ class EngineRun:
         self.ended.add(number)
         params = {name: params[name] for name in self.domain.columns.parameters if name in params}
         try:
-            value = validation.answer(value, self.domain.like)
+            value = validation.answer(value, self.domain.like, hint="")
             x = self.domain.point(params, outside=True)
         except InputError as error:
             logger.warning("the result of trial %s is not used: %s", number, error)

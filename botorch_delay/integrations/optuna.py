@@ -6,6 +6,7 @@ are read from the study's storage, so that every process that opens the study se
 
 from __future__ import annotations
 
+import logging
 import threading
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -47,10 +48,16 @@ except ImportError as error:
 
 __all__ = ["DelaySampler"]
 
+logger = logging.getLogger(__name__)
+
 ATTRIBUTE = "botorch_delay"  # the system attribute with the record of a trial's ask
 MAX_ATTEMPTS = 10  # choices of a point that no other process has just taken
 MAX_RUNS = 8  # optimizers that a sampler keeps, one per study and search space
 
+NONE_SHARED = (
+    "No parameter with more than one value is in all completed trials, so that each is drawn at "
+    "random; if that is not meant, pass search_space to DelaySampler."
+)
 _STATES = {
     Theirs.RUNNING: TrialState.RUNNING,
     Theirs.COMPLETE: TrialState.COMPLETED,
@@ -105,7 +112,7 @@ class DelaySampler(BaseSampler):
         stale_after: float | None = None,
         **options: Any,
     ) -> None:
-        self._settings = Settings(horizon, seed, options)
+        self._settings = Settings(horizon, seed, options, DelaySampler)
         self._stale_after = (
             None if stale_after is None else validation.positive(stale_after, "stale_after")
         )
@@ -118,7 +125,11 @@ class DelaySampler(BaseSampler):
         """The parameters that are chosen together, with their distributions."""
         _check_single(study)
         with self._cache.lock:
-            return dict(self._find_space(study))
+            space, place = dict(self._find_space(study)), (study._storage, study._study_id)
+            if not space and place not in self._cache.warned and _has_result(study):
+                self._cache.warned.add(place)
+                logger.warning("%s", NONE_SHARED)
+            return space
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
@@ -187,9 +198,7 @@ class DelaySampler(BaseSampler):
         place = (study._storage, study._study_id)
         found = self._cache.spaces.setdefault(place, IntersectionSearchSpace()).calculate(study)
         if not found:
-            trials = study.get_trials(deepcopy=False)
-            if not any(trial.state is Theirs.COMPLETE for trial in trials):
-                found = _union(trials)
+            found = {} if _has_result(study) else _union(study.get_trials(deepcopy=False))
         return _varying(found)
 
     def _run(self, study: Study, distributions: Mapping[str, BaseDistribution]) -> _StudyRun:
@@ -203,14 +212,14 @@ class DelaySampler(BaseSampler):
         return run
 
     def _synced(self, study: Study) -> _StudyRun:
+        if not isinstance(study, Study):
+            raise InputTypeError(f"study must be an optuna.Study, got {type(study).__name__}.")
         _check_single(study)
         with self._cache.lock:
             space = self._find_space(study)
             if not space:
-                raise NoAnswerError(
-                    "No parameter is known that all completed trials of the study suggest; before "
-                    "the first result, that any trial does. Pass search_space= to fix them."
-                )
+                none_yet = "The study has no trial yet that tells its parameters."
+                raise NoAnswerError(NONE_SHARED if _has_result(study) else none_yet)
             run = self._run(study, space)
             run.sync(study.get_trials(deepcopy=False))
             return run
@@ -223,6 +232,7 @@ class _Cache:
         self.lock = threading.RLock()
         self.runs: dict[Any, _StudyRun] = {}
         self.spaces: dict[Any, IntersectionSearchSpace] = {}
+        self.warned: set[Any] = set()  # studies without a parameter that is in all results
 
     def __reduce__(self) -> tuple[type[_Cache], tuple[()]]:
         return _Cache, ()  # a pickled sampler starts with an empty one
@@ -361,6 +371,10 @@ def _parameter(name: str, distribution: BaseDistribution) -> Float | Int | Choic
     return kind(low, high, log=log, step=step)
 
 
+def _has_result(study: Study) -> bool:
+    return bool(study.get_trials(deepcopy=False, states=(Theirs.COMPLETE,)))
+
+
 def _varying(search_space: Mapping[str, BaseDistribution]) -> dict[str, BaseDistribution]:
     """The parameters with more than one value, sorted by name."""
     return {name: d for name, d in sorted(search_space.items()) if not d.single()}
@@ -378,8 +392,6 @@ def _union(trials: Iterable[FrozenTrial]) -> dict[str, BaseDistribution]:
 
 
 def _check_single(study: Study) -> None:
-    if not isinstance(study, Study):
-        raise InputTypeError(f"study must be an optuna Study, got {type(study).__name__}.")
     if len(study.directions) > 1:
         raise InputError(
             f"DelaySampler optimises one objective, and the study has {len(study.directions)}; use "

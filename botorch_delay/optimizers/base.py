@@ -14,6 +14,7 @@ from torch import Tensor
 from botorch_delay import validation
 from botorch_delay.domains.domain import Points
 from botorch_delay.exceptions import (
+    BotorchDelayError,
     FewerTrialsWarning,
     HorizonError,
     InputError,
@@ -91,9 +92,10 @@ class Optimizer(ReadableRun, ABC):
             except Exception as error:
                 if not asked:
                     raise
+                kind = "" if isinstance(error, BotorchDelayError) else f"{type(error).__name__}: "
                 warnings.warn(
                     f"{len(asked)} of {count} trials were asked, ids {asked[0].id} to "
-                    f"{asked[-1].id}, and no more: {type(error).__name__}: {error}",
+                    f"{asked[-1].id}, and no more: {kind}{error}",
                     FewerTrialsWarning,
                     stacklevel=3,  # past the lock
                 )

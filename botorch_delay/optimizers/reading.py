@@ -302,23 +302,24 @@ class ReadableRun(Run, ABC):
         The columns are ``trial`` (its id, None for attached results), the parameters (as
         ``"parameter NAME"`` if a column has that name), ``state`` (of the trial, or "attached"),
         ``value`` in the user's sign, ``corrected_from`` (the value before the last correction),
-        ``noise_var``, ``reason`` of a failure, ``round``, and the times ``asked_at`` and
-        ``told_at`` (or when it was attached), in UTC.
+        ``noise_var``, ``reason`` of a failure, also of one that was corrected, ``round``, and the
+        times ``asked_at`` and ``told_at`` (or when it was attached), in UTC.
         """
         named = table_columns(self._domain)
         rows = []
         results: list[Trial | Attached] = [*self._ledger.trials, *self._ledger.attached]
         for result in results:
             trial = result if isinstance(result, Trial) else None
+            before = trial.corrections[-1] if trial and trial.corrections else None
             values = self._domain.params(result.point)
             row: dict[str, Any] = {"trial": trial and trial.id}
             row |= {column: values[name] for name, column in named.items()}
             cells = (
                 trial.state.value if trial else "attached",
                 result.value,
-                trial.corrections[-1].value if trial and trial.corrections else None,
+                before.value if before else None,
                 result.noise_var,
-                result.reason,
+                result.reason or (before.failure if before else ""),
                 trial and trial.round,
                 trial and datetime.fromtimestamp(trial.asked_at, UTC),
                 result.told_at and datetime.fromtimestamp(result.told_at, UTC),

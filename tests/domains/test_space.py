@@ -78,6 +78,12 @@ def test_steps_are_decimal_fractions(low, width, decimals, share):
     assert grid.decode(grid.column[round(share * width)]) in grid.column
     assert all(listed == round(listed, decimals) for listed in grid.column)
     assert low <= value <= high
+    assert Float(low, round(low + step, decimals), step=step).count == 2  # it fits
+
+
+def test_steps_from_below_zero_end_in_no_long_digits():
+    assert Float(-0.7, 0.0, step=0.1).column == [-0.7, -0.6, -0.5, -0.4, -0.3, -0.2, -0.1, 0.0]
+    assert str(Float(-0.3, 0.0, step=0.1).column[-1]) == "0.0"
 
 
 @given(st.floats(1e-300, 1e300), st.integers(1, 15))
@@ -320,7 +326,7 @@ def test_a_domain_without_a_space_has_names_and_numbers():
         ({"a": 1.5}, "a must be a number from 0 to 1 in steps of 0.25, got 1.5"),
         ({"a": 0.3}, "in steps of 0.25"),
         ({"a": math.nan}, "a must be finite, got nan"),
-        ({"a": "0.5"}, "a must be a number, got '0.5'"),
+        ({"a": "0.5"}, "a must be a number, got str '0.5'"),
         ({"n": "2"}, "n must be a whole number, got '2'"),
         ({"n": True}, "n must be a whole number, got True"),
         ({"n": 2.5}, "n must be a whole number, got 2.5"),
@@ -340,7 +346,7 @@ def test_values_that_are_not_in_the_space(values, message):
 def test_a_step_may_be_as_long_as_the_range_but_no_longer():
     assert bd.Float(0.1, 0.3, step=0.2).listed() == [0.1, 0.3]
     assert bd.Float(1.1, 1.2, step=0.1).listed() == [1.1, 1.2]
-    with pytest.raises(InputError, match="step must be at most the 1 between low and high"):
+    with pytest.raises(InputError, match=r"step must fit into low to high, 1\.0 wide"):
         bd.Float(0, 1, step=2.0)
 
 
@@ -359,7 +365,10 @@ def test_a_step_may_be_as_long_as_the_range_but_no_longer():
         (lambda: Int(0, 1.5), InputTypeError, "high must be a whole number"),
         (lambda: Int(False, 5), InputTypeError, "low must be a whole number"),
         (lambda: Int(0, 2**60), InputError, "at most 9007199254740992"),
-        (lambda: Float("0", 1), InputTypeError, "low must be a number"),
+        (lambda: Float("0", 1), InputTypeError, "low must be a number, got str '0'"),
+        (lambda: Float(0, None), InputTypeError, "high must be a number, got NoneType"),
+        (lambda: Float(0, 1, step=2.0), InputError, "step must fit .* 1.0 wide; got 2.0"),
+        (lambda: Int(0, 1, step=2), InputError, "step must fit .* 1 wide; got 2"),
         (lambda: Float(0, math.inf), InputError, "finite"),
         (lambda: Choice([]), InputError, "at least one value"),
         (lambda: Choice("xy"), InputTypeError, "values must be a list"),
@@ -373,9 +382,11 @@ def test_a_step_may_be_as_long_as_the_range_but_no_longer():
         (lambda: Choice([[1], [1]]), InputError, r"must differ; \[1\] and \[1\] are equal"),
         (lambda: Choice([0, 1], ordered=True, log=True), InputError, "ordered numbers above 0"),
         (lambda: Choice([2, 1], log=True), InputError, "ordered numbers above 0"),
+        (lambda: Choice(["a", print]), InputTypeError, "as files can hold; got <built"),
         (lambda: Space({}), InputError, "nothing to search"),
         (lambda: Space(a=Choice([1])), InputError, "nothing to search"),
         (lambda: Space(a=3), InputTypeError, "a Float, an Int or a Choice, got int"),
+        (lambda: Space(a=["x", "y"]), InputTypeError, r"got list; .* bd.Choice\(\['x', 'y'\]\)"),
         (lambda: Space(a=bool), InputTypeError, "a Float, an Int or a Choice, got type"),
         (lambda: Space([Int(0, 1)]), InputTypeError, "map names to parameters, got list"),
         (lambda: Space({"a": Int(0, 1)}, a=Int(0, 1)), InputError, "'a' is given twice"),

@@ -131,6 +131,13 @@ def test_copies_take_their_point_along_and_not_the_domain(ledger):
         assert ledger.find(copied) is ledger[3]
 
 
+def test_a_trial_of_another_library_is_named_by_its_module(ledger):
+    theirs = type("Trial", (), {"__module__": "optuna.trial"})()
+    for other, name in ((theirs, "optuna.trial.Trial"), (1.5, "float")):
+        with pytest.raises(TrialError, match=f"Expected a Trial or its id, got {name};"):
+            ledger.find(other)
+
+
 def test_states_have_names():
     assert {state.value for state in bd.TrialState} == {
         "running",
@@ -199,13 +206,13 @@ def test_only_answers_far_from_enough_others_are_suspect(ledger):
         settle(ledger, trial, "completed", 0.1 * trial)
     assert ledger.far(50.0) == ""
     settle(ledger, 7, "completed", 0.7)
-    assert "is far from all 8 other answers, which lie between 0 and 0.7" in ledger.far(50.0)
+    assert "lies" in ledger.far(50.0)
     assert ledger.far(0.35) == ledger.far(-0.5) == ""
     settle(ledger, 8, "completed", 50.0)
     assert ledger.far(60.0) == ""  # no further than others
-    assert "is far" in ledger.far(50.0, than=ledger[8])
+    assert "lies" in ledger.far(50.0, than=ledger[8])
     ledger.correct(Event("corrected", 3.0, 8, 0.5))
-    assert "is far" in ledger.far(60.0)
+    assert "lies" in ledger.far(60.0)
 
 
 def test_a_value_is_suspect_where_most_others_are_the_same(ledger):
@@ -214,4 +221,15 @@ def test_a_value_is_suspect_where_most_others_are_the_same(ledger):
     for trial in range(9):
         settle(ledger, trial, "completed", 0.9 if trial else 0.85)
     assert ledger.far(0.99) == ""
-    assert "is far" in ledger.far(90.0)
+    assert "far from all 9 other answers, which are between 0.85 and 0.9" in ledger.far(90.0)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_values_that_span_decades_are_not_suspect(ledger, sign):
+    for _ in range(8):
+        ask(ledger)
+    for trial in range(9):
+        settle(ledger, trial, "completed", sign * 10.0 ** (-trial / 2))
+    assert ledger.far(50.0 * sign) == ledger.far(1e-7 * sign) == ""
+    assert "lies" in ledger.far(2e4 * sign)
+    assert "lies" in ledger.far(-50.0 * sign)

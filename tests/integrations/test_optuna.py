@@ -475,6 +475,11 @@ def test_bad_arguments_are_refused_when_they_are_given():
         ({"seed": -1}, "seed must be at least 0"),
         ({"stale_after": 0.0}, "stale_after must be above 0"),
         ({"search_space": {"x": (0, 1)}}, "search_space must map names to distributions"),
+        (
+            {"horizn": 9},
+            r"no option 'horizn'\. Did you mean horizon\? It takes horizon, seed, ",
+        ),
+        ({"q": 9}, r"DelaySampler has no option 'q'\. It .* stale_after, and options of BPED"),
     ):
         with pytest.raises(InputError, match=message):
             DelaySampler(**arguments)
@@ -496,8 +501,31 @@ def test_the_horizon_is_kept_and_nothing_is_lost():
 
 def test_questions_before_there_is_anything_to_say():
     study = make_study(DelaySampler())
-    with pytest.raises(NoAnswerError, match="No parameter is known that all completed"):
+    with pytest.raises(NoAnswerError, match="no trial yet that tells its parameters"):
         study.sampler.optimizer(study)
     study.ask(PLANE)
     with pytest.raises(NoAnswerError, match="no answer yet"):
         study.sampler.recommend(study)
+    with pytest.raises(InputTypeError, match=r"study must be an optuna\.Study, got str"):
+        study.sampler.recommend("study")
+
+
+def test_results_without_a_parameter_in_common_are_told(caplog):
+    study = make_study(DelaySampler())
+    study.optimize(lambda trial: 1.0, n_trials=1)
+    assert caplog.text == ""
+    study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=3)
+    assert caplog.text.count("is in all completed trials, so that each is drawn at random") == 1
+    with pytest.raises(NoAnswerError, match="pass search_space to DelaySampler"):
+        study.sampler.recommend(study)
+
+
+def test_a_value_that_is_no_number_is_told_without_calls_that_there_are_not(caplog):
+    study = make_study(DelaySampler(search_space=PLANE))
+    study.enqueue_trial({"x": 0.25, "y": 0.75})
+    for _ in range(2):
+        study.tell(study.ask(PLANE), float("inf"))
+    (failed,) = study.sampler.optimizer(study).trials
+    assert failed.reason == "y must be finite, got inf."
+    assert "trial 0 is not used: y must be finite, got inf." in caplog.text
+    assert "mark_failed" not in caplog.text

@@ -907,7 +907,9 @@ def test_what_a_guarantee_lacks_is_said_in_the_words_of_the_call():
         with pytest.raises(bd.exceptions.InputError, match=f"A guarantee needs {name}"):
             bd.BPEDelayOptimizer.guaranteed(domain, **{"horizon": 10, **given, name: None})
     for delta in (2, "0.1"):
-        with pytest.raises(bd.exceptions.InputError, match=r"delta must .*(got 2\.0|got '0\.1')"):
+        with pytest.raises(
+            bd.exceptions.InputError, match=r"delta must .*(got 2\.0|got str '0\.1')"
+        ):
             bd.BPEDelayOptimizer.guaranteed(domain, 10, **given, delta=delta)
     with pytest.raises(bd.exceptions.InputError, match="Wrap points with FiniteDomain"):
         bd.BPEDelayOptimizer.guaranteed(scattered(8), 10, **given)

@@ -602,7 +602,7 @@ def test_the_words_of_others_for_minimising_are_explained(kind, option):
 def test_asks_that_fail_midway_give_what_was_asked_before():
     opt = bd.RandomOptimizer(bd.FiniteDomain(POINTS[:1]))
     opt.mark_failed(opt.ask())
-    expected = "2 of 5 trials were asked, ids 1 to 2, and no more: EmptyDomainError: None of the 1"
+    expected = "2 of 5 trials were asked, ids 1 to 2, and no more: None of the 1"
     with pytest.warns(FewerTrialsWarning, match=expected) as heard:
         asked = opt.ask(5)
     assert heard[0].filename == __file__
@@ -624,7 +624,7 @@ def test_any_error_midway_leaves_no_trial_that_nobody_was_given(monkeypatch):
         return choose()
 
     monkeypatch.setattr(opt, "_choose", now_and_then)
-    with pytest.warns(FewerTrialsWarning, match="2 of 4 .* NumericsError: The covariance is"):
+    with pytest.warns(FewerTrialsWarning, match="2 of 4 .* no more: The covariance is"):
         asked = opt.ask(4)
     assert asked == opt.pending
     with pytest.raises(NumericsError, match="positive definite"):

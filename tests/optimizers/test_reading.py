@@ -41,6 +41,8 @@ def test_a_table_has_every_trial_and_attached_result():
     assert rows[3]["told_at"] == datetime.fromtimestamp(opt.attached[0].told_at, UTC)
     opt.correct(1, 0.25)
     assert [opt.table()[1][name] for name in ("value", "corrected_from")] == [0.25, 0.5]
+    opt.correct(2, 0.125)
+    assert [opt.table()[2][name] for name in ("value", "reason")] == [0.125, "spilled"]
     frame = opt.to_dataframe()
     assert list(frame) == first
     assert frame.value.max() == 0.25
