@@ -132,10 +132,6 @@ def run(
     before the first success are not told, as the objective may be wrong: if ``max_failures`` or
     Ctrl-C end the run, they are abandoned, and may be asked again. Threads may share an executor.
 
-    The first Ctrl-C stops further asks, and the run ends once the evaluations in flight are told;
-    the second abandons them. A terminal interrupts worker processes as well, whose evaluations are
-    lost unless they ignore it (``initializer=signal.signal, initargs=(SIGINT, SIG_IGN)``).
-
     Args:
         optimizer: whose points are asked.
         objective: called in the workers; for processes it must be picklable.
@@ -148,22 +144,19 @@ def run(
             it exists; trials that were running then are abandoned. One run at a time uses it.
         timeout: seconds until the worker of an evaluation is killed and its trial failed; needs a
             ``pebble.ProcessPool``. If durations depend on values it voids the guarantee.
-        max_failures: after how many failures without any success nothing more is asked, and the
-            run ends unless an evaluation in flight succeeds; None for no limit.
+        max_failures: failures without any success after which nothing more is asked, and the run
+            ends unless an evaluation in flight succeeds; None for no limit.
         on_result: called with the optimizer and each settled trial; True stops further asks. If it
             raises, it is not called again, no more is asked, and the error is raised at the end.
         progress: whether to show a progress bar.
         until_gap: stop asking once ``certificate.gap``, in units of the values, is at most this,
-            also when the trials in flight are settled; with a learned kernel a heuristic, which few
-            noisy answers make too small.
+            also when all is settled; a heuristic with a learned kernel, too small with few answers.
 
     Raises:
-        InputError: if an argument cannot be used, the objective is not picklable, or the executor
-            cannot keep a timeout.
+        InputError: if an argument, a timeout included, or the objective cannot be used.
         StorageError: if the store cannot be used, or another run uses it.
-        RunError: after ``max_failures``, with the traceback of the last one; if a pool keeps
-            breaking, takes no work, or loses its cluster.
-        KeyboardInterrupt: after Ctrl-C, once everything is told or abandoned, and committed.
+        RunError: after ``max_failures``, or if a pool keeps breaking or loses its cluster.
+        KeyboardInterrupt: after Ctrl-C, once what is in flight is told, or on a second abandoned.
     """
     pool = make_pool(executor, timeout)
     try:

@@ -42,8 +42,8 @@ def marginal_deviation(
 
     The mean is over the GP and over noise and lengthscales, weighted by the posterior density of
     their logarithms, where without ``warm_start`` no noise is more likely beforehand than another.
-    Known noise stays as it is. ``posterior`` has the moments at X, and the result their units; it
-    is nowhere below their deviation. O(m^3) for m answers, times 5, or 60 if some noise is known.
+    ``posterior`` has the moments at X, in the result's units, which is nowhere below its deviation.
+    O(m^3) for m answers, times 5, or 60 if the noise of some is known, which stays as it is.
     """
     kernel = copy.deepcopy(surrogate.covar_module).cpu().double()
     scales = kernel.lengthscale.flatten().numpy()
@@ -70,7 +70,7 @@ def marginal_deviation(
             precision = 1.0 / (eigenvalues.clamp_min(1e-12) + shift)  # levels x m
             values, ones = basis.mT @ y, basis.sum(dim=0)
             unit = (precision * ones.square()).sum(dim=1, keepdim=True)
-            mean = (precision * values * ones).sum(dim=1, keepdim=True) / unit
+            mean = (precision * values * ones).sum(dim=1, keepdim=True) / unit  # estimated as well
             rest = values - mean * ones
             loss = 0.5 * (precision * rest.square() - precision.log()).sum(dim=1)
             loss += 0.5 * float(away @ away)
@@ -82,7 +82,6 @@ def marginal_deviation(
                 cross = basis.mT @ covariance(kernel, Z, some / factor)
                 moved = mean + (precision * rest) @ cross - at
                 variance = (1.0 - precision @ cross.square()).clamp_min(0.0)
-                # The constant mean is estimated as well.
                 variance += (1.0 - (precision * ones) @ cross).square() / unit
                 found.append(moved.square() + variance)
             squares.append(torch.cat(found, dim=1))
