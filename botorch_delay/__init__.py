@@ -52,9 +52,10 @@ contracts in ``pyproject.toml`` enforce this.
   - Options: ``config.BPEConfig``, with ``exploit.Exploit`` and ``exploit.WithinBudget`` as parts.
 
 * ``elimination``: ``open_round.OpenRound`` has the design points of a round and what became of
-  each. ``closing.close_round`` ends it and leaves a ``rounds.RoundRecord``;
-  ``rounds.round_lengths`` gives the paper's q_r and t_r. An ``active_set.ActiveSet`` is either an
-  ``active_set.FiniteActiveSet`` or a ``box_active_set.BoxActiveSet``.
+  each. ``closing.close_round`` computes its ``rounds.RoundRecord`` and the active set that is left;
+  ``round_sequence.RoundSequence.close`` calls it when the round is due, and ``.apply_close`` puts
+  both in place. ``rounds.round_lengths`` gives the paper's q_r and t_r. An ``active_set.ActiveSet``
+  is either an ``active_set.FiniteActiveSet`` or a ``box_active_set.BoxActiveSet``.
 * ``confidence``: a ``bounds.Confidence`` turns ``bounds.Evidence`` into a ``bounds.HalfWidth``.
   ``bounds.RKHSConfidence`` is the proved one (Lemma 1, Theorem 1, and nets on boxes).
   ``anytime.Ellipsoids`` gives bounds from all answers, and ``anytime.Ellipsoid`` is a single one
@@ -117,11 +118,12 @@ The path of an answer
 Late and wrong answers: one that comes while its round is open serves its design point
 (``OpenRound.settle``). An answer to a closed round changes nothing that was decided. The rule and
 recommendations use it, and with ``evidence="all"`` the bounds of later rounds. The same holds if
-its trial was abandoned before (``Trial.late``), except that it then serves no design point (unless
-evaluations are exact). The ``Budget`` and certificates use both. A trial that was marked as failed
-takes its answer by a correction (``Optimizer.correct``), an event of its own: every part counts the
-trial anew. What was decided with the old answer stays, and the ``Audit`` holds that against the
-claim. After the last ask answers are taken as before; once none is missing the last round closes.
+its trial was abandoned before (``Trial.was_abandoned``), except that it then serves no design point
+(unless evaluations are exact). The ``Budget`` and certificates use both. A trial that was marked as
+failed takes its answer by a correction (``Optimizer.correct``), an event of its own: every part
+counts the trial anew. What was decided with the old answer stays, and the ``Audit`` holds that
+against the claim. After the last ask answers are taken as before; once none is missing the last
+round closes.
 
 Words
 -----

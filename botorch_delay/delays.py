@@ -217,7 +217,7 @@ class SubExponentialDelay(DelayLaw):
         object.__setattr__(self, "mean", validation.nonnegative(self.mean, "mean"))
         object.__setattr__(self, "xi", validation.positive(self.xi, "xi"))
         object.__setattr__(self, "b", validation.positive(self.b, "b"))
-        object.__setattr__(self, "paper_min", bool(self.paper_min))
+        validation.flag(self.paper_min, "paper_min")
 
     def upper_bound(self, horizon: int, delta: float) -> float:
         """``u_T(delta) = E[tau] + psi_T(delta / 2)`` of Section 5, in steps."""
@@ -230,18 +230,18 @@ class SubExponentialDelay(DelayLaw):
         return self.mean + psi
 
 
-def check_delays(delays: Tensor, n: int) -> Tensor:
+def check_delays(delays: Tensor, n: int, name: str = "delays") -> Tensor:
     """``delays`` as an int64 tensor ``n``; InputError unless all are whole and at least 0."""
     if not isinstance(delays, Tensor) or delays.is_complex():
         kind = delays.dtype if isinstance(delays, Tensor) else type(delays).__name__
-        raise InputTypeError(f"delays must be a tensor of real numbers, got {kind}.")
+        raise InputTypeError(f"{name} must be a tensor of real numbers, got {kind}.")
     if delays.shape != (n,):
-        raise InputError(f"delays must have shape {n}, one per step, got {tuple(delays.shape)}.")
+        raise InputError(f"{name} must have shape {n}, one per step, got {tuple(delays.shape)}.")
     whole = torch.isfinite(delays) & (delays >= 0) & (delays == delays.long())
     if not whole.all():
         step = int(whole.int().argmin())
         raise InputError(
-            "delays must be whole numbers of steps of at least 0; "
-            f"step {step + 1} has {delays[step].item()}."
+            f"{name} must be whole numbers of steps of at least 0; "
+            f"number {step + 1} is {delays[step].item()}."
         )
     return delays.long()

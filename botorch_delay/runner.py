@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -67,7 +66,7 @@ class RunReport:
         evaluations: those that returned, in the order of their return.
         failed: ids of trials that failed, also without an evaluation that returned, as when a
             worker process dies.
-        resumed: how many trials were in the store already.
+        resumed: how many trials had been asked before this call.
         abandoned: ids of trials that were running when an earlier run died, or were cancelled.
         certificate: the one that ended the run, if ``until_gap`` did.
     """
@@ -458,15 +457,15 @@ class _Loop:
 
     def _settled(self, trial: Trial) -> None:
         self._commit()
-        states = Counter(known.state for known in self.optimizer.trials)
-        shown = {"in flight": len(self.in_flight), "failed": states[TrialState.FAILED]}
+        shown = {"in flight": len(self.in_flight), "failed": len(self.report.failed)}
         self.bar.set_postfix(shown, refresh=False)
         self.bar.update()
-        answers = states[TrialState.COMPLETED]
-        due = answers > self.last_check and not 20 < answers < GROWTH_TO_CERTIFY * self.last_check
-        if self.until_gap is not None and not self.good_enough and due:
-            self.last_check = answers
-            self.good_enough = self.optimizer.certificate.gap <= self.until_gap
+        if self.until_gap is not None and not self.good_enough:
+            answers = sum(t.state is TrialState.COMPLETED for t in self.optimizer.trials)
+            last = self.last_check
+            if answers > last and not 20 < answers < GROWTH_TO_CERTIFY * last:
+                self.last_check = answers
+                self.good_enough = self.optimizer.certificate.gap <= self.until_gap
         if self.on_result is not None:
             try:
                 self.stopped |= bool(self.on_result(self.optimizer, trial))

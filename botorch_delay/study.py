@@ -365,9 +365,11 @@ def _value(domain: Domain, name: str, text: str) -> Any:
     """The value of a parameter from its text, allowed or not."""
     parameter = domain.columns.parameters.get(name)
     listed = parameter.values if isinstance(parameter, Choice) else ()
-    value = next((v for v in listed if text_of(v) == text), value_of(text))
-    numeric = not isinstance(parameter, Choice) or any(type(v) in (int, float) for v in listed)
-    if isinstance(value, str) and parameter is not None and numeric:
+    for value in listed:
+        if text_of(value) == text:
+            return value
+    value = value_of(text)
+    if isinstance(value, str) and parameter and all(type(v) in (int, float) for v in listed):
         return read_number(text, name)  # raises, and says what is wrong
     return value
 

@@ -149,7 +149,7 @@ def test_a_promise_far_below_the_resolution_of_the_tail_is_kept():
 def test_given_delays_are_checked():
     assert check_delays(torch.tensor([0.0, 3.0]), 2).tolist() == [0, 3]
     for bad in ([-1, 2], [0.5, 1.0], [math.inf, 0.0], [math.nan, 0.0]):
-        with pytest.raises(InputError, match="step 1"):
+        with pytest.raises(InputError, match="number 1"):
             check_delays(torch.tensor(bad), 2)
     with pytest.raises(InputError, match="numbers, got str"):
         check_delays("soon", 2)

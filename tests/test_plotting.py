@@ -134,6 +134,22 @@ def test_rounds_show_the_number_of_active_points():
     plotting.plot_rounds(bd.BPEDelayOptimizer(opt.domain, 10))
 
 
+@pytest.mark.parametrize("delay", [1, 12])
+def test_rounds_are_shaded_for_as_long_as_they_waited(delay):
+    domain = bd.FiniteDomain(scattered(50))
+    options = {"covar_module": se(0.5), "noise_var": 1e-3, "explore_fraction": 0.1}
+    opt, trials = bd.BPEDelayOptimizer(domain, 200, **options), []
+    for asked in range(200):
+        trials.append(opt.ask())
+        if asked + 1 >= delay:
+            opt.tell(trials[asked + 1 - delay], 0.0)
+    ax = plotting.plot_rounds(opt)
+    shaded = [patch.get_width() for patch in ax.patches]
+    waits = [record.waits for record in opt.rounds]
+    assert any(waits) is (delay > 1)
+    assert shaded == [wait for wait in waits if wait]
+
+
 def test_the_timeline_of_workers():
     report = RunReport(
         evaluations=[
@@ -253,7 +269,8 @@ def test_the_best_so_far_only_improves(maximize):
     steps = torch.as_tensor(best).diff() * (1 if maximize else -1)
     assert (steps >= 0).all()
     assert ax.get_xlim()[0] <= 0.0
-    plotting.plot_best(bd.BPEDelayOptimizer(opt.domain, 5))
+    with pytest.raises(NoAnswerError, match="no answer yet to draw"):
+        plotting.plot_best(bd.BPEDelayOptimizer(opt.domain, 5))
 
 
 def test_both_posteriors_are_drawn():

@@ -254,7 +254,7 @@ def test_failures_abandonment_and_late_answers(study):
     trials = bd.load("study.db").trials
     assert [t.state.value for t in trials] == ["completed", "failed", "completed", "completed"]
     assert trials[1].reason == "dropped"
-    assert trials[2].late
+    assert trials[2].was_abandoned
     assert trials[2].noise_var == 0.1
 
 
@@ -724,12 +724,13 @@ def test_show_tells_of_other_optimizers_too(tmp_path, capsys):
 
 
 def test_a_table_with_a_choice_of_none_is_read_again(tmp_path):
-    opt = bd.RandomOptimizer(bd.Space(c=bd.Choice([None, "x", (1, 2)])))
-    for trial in opt.ask(6):
+    opt = bd.RandomOptimizer(bd.Space(c=bd.Choice([None, "x", (1, 2), "auto", 3, 0.5, {"a": 1}])))
+    for trial in opt.ask(20):
         opt.tell(trial, float(trial.id))
+    assert len({str(trial.params) for trial in opt.trials}) == 7
     write_results(opt, tmp_path / "results.csv")
     fresh = bd.RandomOptimizer(opt.domain)
-    assert import_results(fresh, tmp_path / "results.csv") == (6, 0)
+    assert import_results(fresh, tmp_path / "results.csv") == (20, 0)
     assert [opt.domain.params(own.x) for own in fresh.attached] == [t.params for t in opt.trials]
 
 

@@ -1,8 +1,9 @@
 """Confidence bounds: how far f can be from the posterior mean, and with what probability.
 
 Theorem 1's half-width, ``(C_k + (sigma / lambda) sqrt(2 log(4 R N / delta))) sigma~(x)``, is the
-``HalfWidth`` of ``RKHSConfidence._lemma_1`` times the deviation (``HalfWidth.at``). Half of a run's
-failure probability is for the delays and half for the bounds, shared equally by R rounds
+``HalfWidth`` of ``RKHSConfidence._lemma_1`` times the deviation (``HalfWidth.at``) with
+``tight=False``; by default the smaller of that and its ``Parts`` counts. Half of a run's failure
+probability is for the delays and half for the bounds, shared equally by R rounds
 (``RoundRule.delta_divisor``), and halved once more where bounds from all answers have the other
 half: ``RoundSequence.bounds`` does this, and says over which N points. So here ``delta`` is the
 probability with which any of the bounds made at once may fail, on either side.
@@ -23,7 +24,7 @@ from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.confidence.information import gain, shares, spectrum
-from botorch_delay.confidence.nets import Net, largest_deviation, nets
+from botorch_delay.confidence.nets import Net, largest_prior_deviation, nets
 from botorch_delay.exceptions import InputError
 from botorch_delay.gp.kernels import check_kernel, covariance, scaled
 from botorch_delay.gp.posterior import Data, Moments, Posterior
@@ -40,7 +41,7 @@ class Evidence:
         inverse_noise_std: the largest root of ``spread / noise_var`` over the points with answers;
             1 / lambda if all answers have one noise variance.
         delta: probability with which any of the bounds may fail, on either side.
-        points: at how many points of a finite set the bounds hold at once; None on a box
+        count: at how many points of a finite set the bounds hold at once; None on a box
             and in ``adaptive``, whose bounds need no union.
         box: ``2 x d``, where bounds hold at every point of a box; else None.
         counts: how many values each column of the box with a list of values has, by its number.
@@ -51,7 +52,7 @@ class Evidence:
     data: Data
     inverse_noise_std: float
     delta: float
-    points: int | None = None
+    count: int | None = None
     box: Tensor | None = None
     counts: Mapping[int, int] = field(default_factory=dict)
     scale: float = 1.0
@@ -64,12 +65,12 @@ class Evidence:
 
     @classmethod
     def under(
-        cls, surrogate: Surrogate, data: Data, delta: float, points: int | None = None
+        cls, surrogate: Surrogate, data: Data, delta: float, count: int | None = None
     ) -> Evidence:
         """Evidence in units of the values, of data in those of a surrogate."""
         ratio, in_values = surrogate.inverse_noise_std(data), surrogate.in_values(data)
         kernel, scale = surrogate.covar_module, surrogate.scale
-        return cls(kernel, in_values, ratio, delta, points, scale=scale)
+        return cls(kernel, in_values, ratio, delta, count, scale=scale)
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ class HalfWidth:
         multiplier: factor on sigma.
         slack: what is added, in units of the values.
         parts: another half-width that holds on the same event: the smaller one counts.
-        rounded_up: whether what rounding may have taken is added.
+        rounded_up: whether what rounding may have taken is added; if not, ``parts`` do not count.
         words: what the bounds are, as recommendations say it.
     """
 
@@ -258,7 +259,7 @@ class RKHSConfidence(Confidence):
     def __post_init__(self) -> None:
         for name in ("norm_bound", "noise_std"):
             object.__setattr__(self, name, validation.positive(getattr(self, name), name))
-        object.__setattr__(self, "tight", bool(self.tight))
+        validation.flag(self.tight, "tight")
         if self.uniform not in ("net", "trace"):
             raise InputError(f"uniform must be 'net' or 'trace', got {self.uniform!r}.")
 
@@ -293,8 +294,8 @@ class RKHSConfidence(Confidence):
         On a box without answers it is ``C_k sqrt(k(x, x))``, which needs no probability. Raises
         :class:`NotSupportedError` if the kernel does not allow this way.
         """
-        if evidence.points is not None:
-            return self._lemma_1(evidence, math.log(evidence.points))
+        if evidence.count is not None:
+            return self._lemma_1(evidence, math.log(evidence.count))
         return self._by_net(evidence) if self.uniform == "net" else self._by_trace(evidence)
 
     def adaptive(self, evidence: Evidence) -> HalfWidth:
@@ -353,7 +354,7 @@ class RKHSConfidence(Confidence):
         """
         kernel, data, box = evidence.covar_module, evidence.data, evidence.box
         assert box is not None
-        top = largest_deviation(kernel, box)
+        top = largest_prior_deviation(kernel, box)
         if not len(data):
             return HalfWidth(self.norm_bound)
         posterior = Posterior(kernel, data)
@@ -435,6 +436,9 @@ def rkhs_bounds(
 
     Returns:
         ``(lower, upper)``, each of shape ``n``.
+
+    Raises:
+        InputError: if an argument cannot be used, or shapes do not fit.
     """
     train_X = validation.matrix(train_X, "train_X", empty=True)
     X = validation.matrix(X, "X", empty=True)
@@ -447,7 +451,7 @@ def rkhs_bounds(
     both_sides = 2.0 * validation.probability(delta, "delta")
     confidence = RKHSConfidence(norm_bound, noise_std, tight=tight)
     data = Data.single(train_X, train_Y, torch.full_like(train_Y, noise))
-    evidence = Evidence(covar_module, data, 1.0 / math.sqrt(noise), both_sides, points=1)
+    evidence = Evidence(covar_module, data, 1.0 / math.sqrt(noise), both_sides, count=1)
     width = confidence.fixed_design(evidence)
     posterior = Posterior(covar_module, data).at(X, weights=width.needs_weights)
     return width.interval(posterior)

@@ -18,6 +18,9 @@ def information_gain(covar_module: Kernel, X: Tensor, noise_var: float) -> float
         covar_module: the kernel.
         X: ``n x d`` points, repeated as often as they are evaluated.
         noise_var: lambda^2, above 0.
+
+    Raises:
+        InputError: if an argument cannot be used.
     """
     return gain(_checked_spectrum(covar_module, X, noise_var))
 
@@ -32,6 +35,9 @@ def effective_dimension(covar_module: Kernel, X: Tensor, noise_var: float) -> fl
         covar_module: the kernel.
         X: ``n x d`` points.
         noise_var: lambda^2, above 0.
+
+    Raises:
+        InputError: if an argument cannot be used.
     """
     return shares(_checked_spectrum(covar_module, X, noise_var)).sum().item()
 

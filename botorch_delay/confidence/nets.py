@@ -44,7 +44,7 @@ class Net:
     log_size: float  # natural logarithm of its number of points, which may overflow
 
 
-def largest_deviation(covar_module: Kernel, bounds: Tensor) -> float:
+def largest_prior_deviation(covar_module: Kernel, bounds: Tensor) -> float:
     """An upper bound on ``sqrt(k(x, x))`` over a box, for the kernels of a distance bound."""
     box = _plain(bounds)
     return _measure(covar_module, torch.zeros_like(box[0]), box)[1]

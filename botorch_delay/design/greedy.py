@@ -138,10 +138,8 @@ class GreedyDesign:
                 squares = kept.times_squares(factors.mT)[rows]
                 noise_norm, penalty = squares[:, 0].sqrt(), squares[:, 1]
                 mean_rounding = backward * alpha.norm() * squares[:, 2].sqrt()
-        prior = kept.prior[rows]
-        return Moments(
-            mean[rows], variance, prior, noise_norm, penalty, relative * prior, mean_rounding
-        )
+        rounding = relative * kept.prior[rows]
+        return Moments(mean[rows], variance, noise_norm, penalty, rounding, mean_rounding)
 
     def extend(self, n: int) -> list[int]:
         """Pick ``n`` more points by the rule and return their indices."""
@@ -175,10 +173,8 @@ class _Tracked(CandidateCovariance):
 
     def next(self) -> int:
         variance = self._open_variance()
-        # As lowest_of_largest, with one look at the device for both.
-        top = _check_largest(variance.max())
-        tied = variance >= top - tie_tolerance(variance.dtype) * top
-        return int(tied.byte().argmax())
+        _check_largest(variance.max())
+        return int(lowest_tied(variance))
 
     def _open_variance(self) -> Tensor:
         return self.variance.masked_fill(self._mask, -torch.inf)
@@ -209,9 +205,12 @@ class _Lazy:
     @property
     def variance(self) -> Tensor:
         """Of every candidate; what is out of date is computed."""
+        self._refresh_all()
+        return self._upper
+
+    def _refresh_all(self) -> None:
         self.drop_shortlist()
         self._refresh((self._fresh < self._adds).nonzero().flatten())
-        return self._upper
 
     def next(self) -> int:
         if not self._adds:
@@ -224,7 +223,7 @@ class _Lazy:
             self._shortlist = self._screen()
             index = self._shortlist.next()
         if index is None:  # all variances are 0, or tied
-            _ = self.variance
+            self._refresh_all()
             return lowest_of_largest(self._open_bounds())
         return index
 
@@ -339,6 +338,10 @@ def greedy_max_variance(
         A LongTensor of shape ``n``, indices into ``candidates``, in order. Ties go to the
         lowest index whose variance is at least ``1 - 1e-8`` times the largest.
 
+    Raises:
+        InputError: if an argument cannot be used.
+        NumericsError: if a variance is not finite.
+
     Example:
         >>> from gpytorch.kernels import RBFKernel
         >>> line = torch.linspace(0, 1, 5, dtype=torch.double).unsqueeze(-1)
@@ -353,11 +356,10 @@ def greedy_max_variance(
     return torch.tensor(picks, dtype=torch.long, device=candidates.device)
 
 
-def _check_largest(variance: Tensor) -> float:
-    """The largest open variance; an error if it is not a number: -inf if none is open."""
+def _check_largest(variance: Tensor) -> None:
+    """An error if the largest open variance is not a number; it is -inf if none is open."""
     largest = float(variance)
     if largest == -math.inf:
         raise ExhaustedDesignError("Every candidate of the design is excluded.")
     if not math.isfinite(largest):
         raise NumericsError("The variance of some candidate is not finite.")
-    return largest

@@ -224,11 +224,12 @@ class BoxDomain(Domain):
         return (self._logs(X) - low) / (high - low)
 
     def contains(self, X: Tensor) -> Tensor:
+        X = validation.matrix(X, "X", empty=True)
         validation.matches(X, "X", self.bounds)
         return self.holds(X)
 
     def holds(self, X: Tensor) -> Tensor:
-        """:meth:`contains` without checks of dtype and device."""
+        """:meth:`contains` without checks of shape, dtype and device."""
         low, high = self.bounds
         inside = torch.minimum(X - low, high - X).amin(dim=1) >= 0.0
         for dim, values in self.lists.items():

@@ -155,6 +155,7 @@ class Domain(ABC):
 
     def table(self, X: Tensor) -> list[dict[str, Any]]:
         """The values of each of several points, ``n x d``, as for ``pandas.DataFrame``."""
+        X = validation.matrix(X, "X", empty=True)
         validation.matches(X, "X", self.like)
         return self.columns.table(X)
 

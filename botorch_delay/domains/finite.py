@@ -14,6 +14,7 @@ from botorch_delay.domains.domain import Domain, Encoding
 from botorch_delay.exceptions import InputError
 
 MOST_ON_ONE_THREAD = 100_000  # points of a finite domain
+FEW = 50  # up to this many points are looked up one by one; more are sorted, with all of the set
 
 
 class FiniteDomain(Domain):
@@ -70,8 +71,14 @@ class FiniteDomain(Domain):
         return self.points[:, column].unique()
 
     def find(self, X: Tensor) -> Tensor:
+        X = validation.matrix(X, "X", empty=True)
         validation.matches(X, "X", self.points)
         found = super().find(X)
+        if len(X) > FEW:
+            _, label = torch.unique(torch.cat([self.points, X]), dim=0, return_inverse=True)
+            row_of = torch.full_like(label, -1)
+            row_of[label[: self.count]] = torch.arange(self.count, device=X.device)
+            return row_of[label[self.count :]]
         for row, x in enumerate(X):
             hit = (self.points == x).all(dim=1).nonzero()
             if len(hit):

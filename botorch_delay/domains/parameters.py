@@ -96,6 +96,8 @@ class _Number(Parameter):
         width = self.high - self.low
         if self.step is not None and 0 < width * (1.0 + 1e-9) < self.step:
             raise InputError(f"step must fit into low to high, {width} wide; got {self.step}.")
+        if self.step is not None and math.isinf(width / self.step):
+            raise InputError(f"step must be larger for low to high, {width} wide; got {self.step}.")
 
     @staticmethod
     def _check(value: Any, name: str) -> float:
@@ -274,8 +276,9 @@ class Int(_Number):
     def summary(self) -> str:
         return super().summary.replace("number", "whole number", 1)
 
-    def decode(self, number: float) -> int:
-        return int(super().decode(number))
+    def decode(self, number: float) -> Any:
+        value = super().decode(number)
+        return int(value) if value == int(value) else value
 
     def _at(self, place: int) -> float:
         return self.low + place * self.step
@@ -287,7 +290,8 @@ class Choice(Parameter):
 
     Args:
         values: the values, no two of which are equal, as 1, 1.0 and True are: strings, numbers,
-            bools and None, or lists, tuples and dicts of them, as files can hold.
+            bools and None, or lists, tuples and dicts (with strings as keys) of them, as files
+            can hold.
         ordered: whether neighbours in the list are alike. Ordered numbers are modelled as they
             are, other ordered values by their places; without order all are equally far apart.
         log: whether ordered numbers, above 0, are drawn and modelled by their logarithms.
@@ -324,13 +328,12 @@ class Choice(Parameter):
             if (key := _key(value)) in first:
                 raise InputError(f"values must differ; {first[key]!r} and {value!r} are equal.")
             first[key] = value
-            try:
-                json.dumps(stored(value))
-            except (TypeError, ValueError, RecursionError):
+            if not _is_kept_by_files(value):
                 raise InputTypeError(
-                    "values must be strings, numbers, bools and None, or lists of them, as files "
-                    f"can hold; got {value!r}. Give it a name, and look it up by that."
-                ) from None
+                    "values must be strings, numbers, bools and None, or lists, tuples and dicts "
+                    f"(with strings as keys) of them, as files can hold; got {value!r}. Give it a "
+                    "name, and look it up by that."
+                )
         object.__setattr__(self, "values", tuple(values))
 
     @property
@@ -379,6 +382,8 @@ def stored(value: Any) -> Any:
     """A value of a choice, JSON-ready: tuples as ``{"tuple": [...]}``."""
     if isinstance(value, tuple):
         return {"tuple": stored(list(value))}
+    if isinstance(value, dict):
+        return {key: stored(each) for key, each in value.items()}
     return [stored(each) for each in value] if isinstance(value, list) else value
 
 
@@ -386,7 +391,16 @@ def restored(value: Any) -> Any:
     """What was :func:`stored`."""
     if isinstance(value, dict) and value.keys() == {"tuple"}:
         return tuple(restored(value["tuple"]))
+    if isinstance(value, dict):
+        return {key: restored(each) for key, each in value.items()}
     return [restored(each) for each in value] if isinstance(value, list) else value
+
+
+def _is_kept_by_files(value: Any) -> bool:
+    try:
+        return bool(restored(json.loads(json.dumps(stored(value)))) == value)
+    except (TypeError, ValueError, RecursionError):
+        return False
 
 
 def text_of(value: Any) -> str:
@@ -427,6 +441,8 @@ def _key(value: Any) -> Any:
     """A key that equals those of equal values."""
     if isinstance(value, list | tuple):
         return type(value), *map(_key, value)
+    if isinstance(value, dict):
+        return dict, frozenset((key, _key(each)) for key, each in value.items())
     try:
         hash(value)
     except TypeError:

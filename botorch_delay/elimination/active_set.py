@@ -46,7 +46,7 @@ class RoundBounds:
     confidence: Confidence
     delta: float  # probability with which some bound from the round's own answers may fail
     delta_of_all: float  # the same of the bounds from all answers, in all rounds together
-    points: int | None  # N, over which bounds hold at once; None on a box
+    count: int | None  # N, over which bounds hold at once; None on a box
     valid: bool  # whether they are proved; if not they are a heuristic
     sign: float  # -1 where the user minimises
 
@@ -211,8 +211,8 @@ class ActiveSet(ABC):
         """
 
     @abstractmethod
-    def largest_deviation(self, kernel: Kernel) -> float:
-        """The largest root of ``k(x, x)`` on the domain, or a bound on it."""
+    def largest_prior_deviation(self, kernel: Kernel) -> float:
+        """The largest root of ``k(x, x)`` on the whole domain, or a bound on it."""
 
 
 def surviving(lower: Tensor, upper: Tensor) -> Tensor:
@@ -364,7 +364,7 @@ class FiniteActiveSet(ActiveSet):
         )
 
     def half_width(self, surrogate: Surrogate, data: Data, bounds: RoundBounds) -> HalfWidth:
-        within = Evidence.under(surrogate, data, bounds.delta, bounds.points)
+        within = Evidence.under(surrogate, data, bounds.delta, bounds.count)
         return bounds.confidence.fixed_design(within)
 
     def difference_from(self, before: ActiveSet) -> list[int]:
@@ -378,7 +378,7 @@ class FiniteActiveSet(ActiveSet):
             raise StorageError(f"round {record.number} eliminates points that were not active.")
         return self._left(record.number, rows)
 
-    def largest_deviation(self, kernel: Kernel) -> float:
+    def largest_prior_deviation(self, kernel: Kernel) -> float:
         with torch.no_grad():
             return float(prior_variance(kernel, self.domain.points).max()) ** 0.5
 

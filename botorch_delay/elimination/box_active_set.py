@@ -21,7 +21,7 @@ from torch.quasirandom import SobolEngine
 
 from botorch_delay import validation
 from botorch_delay.confidence.bounds import Evidence, HalfWidth
-from botorch_delay.confidence.nets import largest_deviation
+from botorch_delay.confidence.nets import largest_prior_deviation
 from botorch_delay.design.ascent import maximize, snapped, stretched
 from botorch_delay.design.box import BoxDesign, corners
 from botorch_delay.domains.box import BoxDomain
@@ -262,8 +262,8 @@ class BoxActiveSet(ActiveSet):
         active._pool = None
         return active
 
-    def largest_deviation(self, kernel: Kernel) -> float:
-        return largest_deviation(kernel, self.domain.bounds)
+    def largest_prior_deviation(self, kernel: Kernel) -> float:
+        return largest_prior_deviation(kernel, self.domain.bounds)
 
     def draw(self, n: int, generator: torch.Generator) -> SetSample:
         """Points spread uniformly over the active set; EmptyDomainError if none was found."""

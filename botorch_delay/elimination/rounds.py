@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
@@ -25,6 +25,9 @@ def round_lengths(horizon: int, wait: float) -> tuple[list[int], list[int]]:
 
     Returns:
         ``(q, t)``, two lists of the same length.
+
+    Raises:
+        InputError: if an argument is below its least value.
 
     Example:
         >>> round_lengths(300, 28.2)
@@ -146,12 +149,16 @@ class RoundRule:
             return None
         if self.wait is not None:
             return len(round_lengths(self.horizon, self.wait)[1])
-        size, points, number = 1, 0, 0
-        while points < self.fraction * (self.horizon - 1) + 1:
-            number += 1
-            size = self.design_size(number, size)
-            points += size
-        return number
+        return len(self.sizes())
+
+    def sizes(self, played: Sequence[int] = ()) -> list[int]:
+        """q_r of every round that closes on arrival, up to the horizon, after those played."""
+        assert self.horizon is not None
+        sizes = list(played)
+        while sum(sizes) < self.fraction * (self.horizon - 1) + 1:
+            before = max(sizes[-1], 1) if sizes else 1
+            sizes.append(self.design_size(len(sizes) + 1, before))
+        return sizes
 
     @property
     def on_arrival(self) -> bool:

@@ -50,10 +50,8 @@ def marginal_deviation(
     points, places = (
         surrogate.inputs(sent(rows, surrogate.like)).cpu().double() for rows in (answers.X, X)
     )
-    told = answers.y.double()
-    y = (surrogate.warping(told) - surrogate.offset) / surrogate.scale
+    y, known = surrogate.in_own_units(answers.y.double(), answers.noise_var)
     middle = (posterior.mean.cpu().double() - surrogate.offset) / surrogate.scale
-    known = answers.noise_var * surrogate.warping.slope(told).square() / surrogate.scale**2
     unknown = known.isnan()
     same, learns_noise = bool(unknown.all()), bool(unknown.any()) and not exact
     own = known.nan_to_num(0.0 if learns_noise else surrogate.noise_var)

@@ -94,7 +94,6 @@ class Moments:
 
     mean: Tensor  # mu
     variance: Tensor  # sigma^2, never negative
-    prior: Tensor  # k(x, x)
     # Norm of the weights of single answers, by which independent noise of scale 1 enters the mean;
     # 0 unless weights were asked for.
     noise_norm: Tensor
@@ -128,7 +127,6 @@ class Moments:
             self,
             mean=offset + scale * self.mean,
             variance=square * self.variance,
-            prior=square * self.prior,
             penalty=square * self.penalty,
             rounding=square * self.rounding,
             mean_rounding=abs(scale) * self.mean_rounding,
@@ -279,7 +277,7 @@ class Posterior:
     def at(self, X: Tensor, *, weights: bool = False) -> Moments:
         """The posterior at ``n x d`` points, in bounded memory beyond the result.
 
-        The result has 7 n numbers, 56 MB for 1,000,000 points in double. There also are the factor,
+        The result has 6 n numbers, 48 MB for 1,000,000 points in double. There also are the factor,
         and a few pieces of ``rows_per_chunk``, 32 MiB each on CUDA. It costs ``O(n m^2)``, twice as
         much with ``weights``, which ``noise_norm`` and ``penalty`` need. Differentiable in ``X`` if
         it requires gradients.
@@ -290,7 +288,7 @@ class Posterior:
             if len(inputs) <= size:
                 return Moments(*self._moments(inputs, weights)).rescaled(self._offset, self._scale)
             # One result to write into: small pieces between large ones would fragment memory.
-            whole = inputs.new_empty(7, len(inputs))
+            whole = inputs.new_empty(6, len(inputs))
             for start in range(0, len(inputs), size):
                 part = slice(start, start + size)
                 whole[:, part] = torch.stack(self._moments(inputs[part], weights))
@@ -310,7 +308,7 @@ class Posterior:
             penalty = (z2 * noise.unsqueeze(-1)).sum(dim=0)
             z_norm = z2.sum(dim=0).sqrt()
         mean_rounding = backward * self.weights.norm() * z_norm
-        return mean, variance, prior, noise_norm, penalty, relative * prior, mean_rounding
+        return mean, variance, noise_norm, penalty, relative * prior, mean_rounding
 
     def _variance(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """``L^-1 k_X(x)``, k(x, x), and the variance of g at the kernel's inputs."""

@@ -203,12 +203,14 @@ class Surrogate:
         return self.learned and len(data) > MOST_POINTS
 
     def _averaged(self, answers: Answers) -> Data:
-        y = answers.y
-        known = answers.noise_var.to(y) * self.warping.slope(y).square()
-        noise = torch.where(known.isnan(), self.noise_var, known / self.scale**2)
-        standard = (self.warping(y) - self.offset) / self.scale
-        data = Data.averaged(answers.X, standard, noise, answers.group)
-        return data.to(self.like, self.inputs)
+        y, known = self.in_own_units(answers.y, answers.noise_var)
+        noise = torch.where(known.isnan(), self.noise_var, known)
+        return Data.averaged(answers.X, y, noise, answers.group).to(self.like, self.inputs)
+
+    def in_own_units(self, y: Tensor, noise_var: Tensor) -> tuple[Tensor, Tensor]:
+        """Answers and their noise variances in units of g, ``m`` each; NaN noise stays NaN."""
+        noise = noise_var.to(y) * self.warping.slope(y).square() / self.scale**2
+        return (self.warping(y) - self.offset) / self.scale, noise
 
     def warped(self, value: float) -> float:
         """The warped value of one of the user's, to be maximised."""
@@ -327,11 +329,11 @@ def fit_surrogate(
     if len(y) < MIN_ANSWERS_TO_FIT or scale is None:
         return replace(prior, scaled=False)
     prior = replace(prior, warping=warping)
-    noise_var = answers.noise_var.to(y) * warping.slope(told).square() / scale**2
+    y, noise_var = prior.in_own_units(told, answers.noise_var)
     if exact:
         noise_var = torch.full_like(y, own)
     begin = START_NOISES if warm_start is None else (own,)
-    found = _fit(X, (y - offset) / scale, noise_var, (scales, noises), begin, least, seed)
+    found = _fit(X, y, noise_var, (scales, noises), begin, least, seed)
     if found is None:
         kept = "the previous ones stay" if previous is not None else "the priors' modes are used"
         warnings.warn(

@@ -149,7 +149,4 @@ def _whole(values: Any, name: str) -> np.ndarray:
         raise InputTypeError(
             f"{name} must be a list, an array or a tensor of whole numbers, got {values!r}."
         ) from error
-    try:
-        return check_delays(given, given.numel()).cpu().numpy()
-    except InputError as error:
-        raise InputError(f"{name}: {error}") from error
+    return check_delays(given, given.numel(), name).cpu().numpy()

@@ -7,6 +7,8 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Any
 
+from torch import Tensor
+
 from botorch_delay.domains.domain import Domain, PointKeys
 from botorch_delay.exceptions import EmptyDomainError
 from botorch_delay.history.trials import Attached, Suggestion, Trial, TrialObserver, TrialState
@@ -57,6 +59,10 @@ class Feasibility(TrialObserver):
             self._key_of[source] = self.keys.of(place.point)
         return self._key_of[source]
 
+    def point(self, key: int) -> Tensor:
+        """The point with a key, ``d``, on the CPU."""
+        return self._domain.on_cpu[key] if key >= 0 else self.keys.point(key)
+
     def asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
         key = self.key(trial)
         self._trials[key].append(trial)
@@ -66,7 +72,7 @@ class Feasibility(TrialObserver):
         key, answered = self.key(trial), trial.state is TrialState.COMPLETED
         if trial.state is TrialState.FAILED:
             self.suspects.add(key)
-        if answered is trial.late:  # no longer a try, or one after all
+        if answered is trial.was_abandoned:  # no longer a try, or one after all
             self._add_tries(key, 1 if answered else -1)
         if trial.value is not None:
             self._compare(key, trial.value)

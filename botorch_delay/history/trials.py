@@ -46,6 +46,8 @@ class Correction:
 
 
 class _Placed:
+    """A point that was asked, or evaluated elsewhere: trials and attached results."""
+
     __slots__ = ()
     source: Tensor
     index: int | None
@@ -82,8 +84,8 @@ class Trial(_Placed):
         state: running, completed, failed or abandoned.
         value: the answer as told, or corrected last; None without one.
         noise_var: the known noise variance of the answer, or None.
-        late: whether it was answered after it had been abandoned. Then its answer serves no design
-            point; one that comes after its round has closed is not called late.
+        was_abandoned: whether it was answered after it had been abandoned. Then its answer serves
+            no design point.
         reason: why it failed.
         told_at: when its answer, failure or abandonment was told; None while it runs.
         told_step: how many asks had been made by then, in steps; None while it runs.
@@ -101,7 +103,7 @@ class Trial(_Placed):
     state: TrialState = TrialState.RUNNING
     value: float | None = None
     noise_var: float | None = None
-    late: bool = False
+    was_abandoned: bool = False
     reason: str = ""
     told_at: float | None = None
     told_step: int | None = None
@@ -267,14 +269,14 @@ class Ledger:
         """Enter what became of a trial; StorageError if it is unknown, or cannot be settled so."""
         trial = self._of(event)
         before, data = trial.state, event.data
-        late = before is TrialState.ABANDONED and event.kind == "completed"
-        if before is not TrialState.RUNNING and not late:
+        revised = before is TrialState.ABANDONED and event.kind == "completed"
+        if before is not TrialState.RUNNING and not revised:
             raise StorageError(f"trial {trial.id} is {event.kind} after it was {before.value}.")
         trial._become(
             state=TrialState(event.kind),
             value=event.value,
             noise_var=data.get("noise_var"),
-            late=late,
+            was_abandoned=revised,
             reason=data.get("reason", ""),
             told_at=event.time,
             told_step=self._count,
@@ -282,7 +284,7 @@ class Ledger:
         self._running.pop(trial.id, None)
         if trial.value is not None:
             bisect.insort(self.values, trial.value)
-        # A late answer may replace what an abandoned trial says.
+        # An answer may still replace what an abandoned trial says.
         self._events.append(event if trial.state is TrialState.ABANDONED else trial.id)
         return trial
 
@@ -300,7 +302,7 @@ class Ledger:
         trial._become(
             state=TrialState.COMPLETED if answered else TrialState.FAILED,
             value=event.value,
-            late=trial.late and answered,
+            was_abandoned=trial.was_abandoned and answered,
             reason="" if answered else reason,
             corrections=(*trial.corrections, said),
         )

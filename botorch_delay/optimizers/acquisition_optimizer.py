@@ -108,10 +108,11 @@ class AcquisitionOptimizer(Optimizer):
         """The published name of this combination, or a description."""
         self._maximizer.update()
         model = self._maximizer.model
-        name = self.rule.method(model)
+        name = self.rule.method(model.pending)
         return f"{name} (approximate samples)" if self.rule.approximates(model) else name
 
     @property
+    @exclusive
     def guarantee(self) -> Guarantee:
         missing = [
             f"no regret bound is claimed for {self.method}; for one use BPEDelayOptimizer with "

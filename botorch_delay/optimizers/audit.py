@@ -77,7 +77,7 @@ class Audit(TrialObserver):
         self.failed += failed and not (self._is_over and taken == 0)
         if trial.state is TrialState.ABANDONED and self._rounds.needs_all:
             self.abandoned += current is not None and 0 <= trial.slot < current.design_size
-        self.beyond_bound += taken > self._longest_wait and not trial.late
+        self.beyond_bound += taken > self._longest_wait and not trial.was_abandoned
         self.own_noise |= self._has_other_noise(trial)
         constants = self._constants
         self.noisier |= constants is not None and is_noisier(trial, constants.noise_std)
@@ -212,8 +212,7 @@ class Audit(TrialObserver):
             return ""
         if config.fraction * (asks - 1) >= 1.0:
             return ""
-        known = config.rule.published.get(type(config.pending).__name__)
-        rule = f"{known}, {config.rule!r}" if known else f"{config.rule!r}"
+        rule = f"{config.rule.method(config.pending)}, {config.rule!r}"
         return f"One of the {asks} asks is a design point; the others play a rule: {rule}."
 
     def _waits(self) -> tuple[int, float]:
@@ -235,7 +234,7 @@ class Audit(TrialObserver):
         """The most that an ask can cost: functions of norm C vary by at most 2 C max sqrt(k)."""
         assert self._config.fixed is not None
         assert self._constants is not None
-        largest = self._rounds.active.largest_deviation(self._config.fixed.covar_module)
+        largest = self._rounds.active.largest_prior_deviation(self._config.fixed.covar_module)
         return 2.0 * self._constants.norm_bound * largest
 
     def _assumptions(self) -> list[str]:

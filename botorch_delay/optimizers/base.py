@@ -120,6 +120,8 @@ class Optimizer(ReadableRun, ABC):
 
         Raises:
             TrialError: if the trial is unknown, foreign, answered already or failed.
+            InputError: if ``y`` is not a finite number, or ``noise_var`` is not above 0 or is given
+                with ``exact=True``.
         """
         found = self._ledger.find(trial)
         if found.state is TrialState.COMPLETED:
@@ -162,6 +164,7 @@ class Optimizer(ReadableRun, ABC):
         Raises:
             TrialError: if the trial is unknown, foreign, running, abandoned (use ``tell``), or
                 failed already with ``value`` None.
+            InputError: if ``value`` is not a finite number, or ``reason`` is not text.
         """
         found, said = self._ledger.find(trial), _said(reason)
         answer = None if value is None else validation.answer(value, self._domain.like)
@@ -217,6 +220,10 @@ class Optimizer(ReadableRun, ABC):
                 list of such dicts, where numbers may lie outside their intervals and between their
                 steps.
             y: a float for one point, else ``n`` or ``n x 1``, or a list.
+
+        Raises:
+            InputError: if shapes, types or names do not fit, a number is not finite, or one is not
+                above 0 where its logarithm is modelled; nothing is added then.
         """
         by_name = not isinstance(x, Tensor | np.ndarray)
         x = self._domain.points_of(x, "x")

@@ -110,6 +110,7 @@ class BPEDelayOptimizer(Optimizer):
         maximize: whether large values are good; public values keep their sign.
 
     Raises:
+        InputError: if an option cannot be used, or not with the others.
         NotSupportedError: on a box, for ``evidence="all"`` with proved bounds.
     """
 
@@ -162,6 +163,7 @@ class BPEDelayOptimizer(Optimizer):
         every = self._feasibility, self._rounds, model, audit, self._budget
         self._observers = [observer for observer in every if observer is not None]
 
+    @exclusive
     def __str__(self) -> str:
         return f"{super().__str__()}\n{self._rounds}"
 
@@ -243,6 +245,7 @@ class BPEDelayOptimizer(Optimizer):
         return self._active_points()
 
     @property
+    @exclusive
     def round(self) -> int | None:
         """The number of the open round; None before the first ask and after the last round."""
         return None if self._rounds.open is None else self._rounds.open.number

@@ -42,7 +42,7 @@ point that eliminates, are both at most 2 h_r off.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -54,7 +54,6 @@ from botorch_delay.confidence.bounds import Evidence
 from botorch_delay.confidence.guarantee import BudgetTerms
 from botorch_delay.design.greedy import greedy_max_variance
 from botorch_delay.elimination.active_set import surviving
-from botorch_delay.elimination.rounds import RoundRule
 from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
@@ -83,7 +82,7 @@ class Budget(TrialObserver):
 
     def _plan(self) -> None:
         """Compute the plan for the present horizon."""
-        self._sizes = _sizes(self._rounds.round_rule, self._horizon, self._rounds.sizes)
+        self._sizes = self._rounds.round_rule.sizes(self._rounds.sizes)
         full, self._rates = self._both_rates()
         self.bound = _charge(self._sizes, full, 0, self._horizon)  # B
         self.own_bound = _charge(self._sizes, self._rates, 0, self._horizon)  # B'
@@ -199,16 +198,6 @@ class Budget(TrialObserver):
             for rates, width in zip((full, own), widths, strict=True):
                 rates.append(min(rates[-1], 4.0 * float(width.at(posterior).max())))
         return full, own
-
-
-def _sizes(rule: RoundRule, horizon: int, played: Sequence[int]) -> list[int]:
-    """q_r of every round of BPE-Delay without waiting, after those that were played."""
-    sizes = list(played)
-    size = max(sizes[-1], 1) if sizes else 1
-    while sum(sizes) < horizon:
-        size = rule.design_size(len(sizes) + 1, size)
-        sizes.append(size)
-    return sizes
 
 
 def _widest(surrogate: Surrogate, points: Tensor) -> float:

@@ -53,7 +53,7 @@ class Forecast:
         to_ask: inside which of the next asks, from 1, each design point that is left will be asked.
         asks_left: how many asks are left in the run; None without a horizon.
         law: the estimated law of delays; None where nothing depends on it.
-        exact: the ask inside which a round of fixed length closes.
+        closes_at: inside which of the next asks, from 1, a round of fixed length closes; else None.
         earliest: whether a budget may delay design points beyond ``to_ask``.
     """
 
@@ -62,14 +62,14 @@ class Forecast:
     to_ask: tuple[int, ...]
     asks_left: int | None
     law: EmpiricalDelay | None
-    exact: int | None = None
+    closes_at: int | None = None
     earliest: bool = False
 
     def probability(self, asks: int) -> float:
         """The probability that the round closes inside one of the next ``asks`` asks."""
         k = validation.whole(asks, "asks", 0)
-        if self.exact is not None:
-            return float(k >= self.exact)
+        if self.closes_at is not None:
+            return float(k >= self.closes_at)
         if k == 0:
             return 0.0
         total = 1.0
@@ -89,8 +89,8 @@ class Forecast:
         estimated probability.
         """
         p = validation.probability(p, "p")
-        if self.exact is not None:
-            return float(self.exact)
+        if self.closes_at is not None:
+            return float(self.closes_at)
         limit = 0 if self.law is None else self.law.limit
         last = [limit - waited.asks for waited in self.waiting_for]
         asks = range(1, 2 + max([0, *last, *(step + limit for step in self.to_ask)]))
@@ -98,8 +98,8 @@ class Forecast:
         return float(asks[place]) if place < len(asks) else math.inf
 
     def __str__(self) -> str:
-        if self.exact is not None:
-            return f"round {self.round} closes {_asks(self.exact)}"
+        if self.closes_at is not None:
+            return f"round {self.round} closes {_asks(self.closes_at)}"
         half, most = self.quantile(0.5), self.quantile(0.9)
         when = _asks(half)
         if math.isfinite(half) and most != half:

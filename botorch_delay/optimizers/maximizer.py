@@ -119,7 +119,7 @@ class Maximizer:
         if key is None:
             point = self._largest(active, new_first=plan_repeats)
         else:
-            point = key if self.model.finite else self.model.point(key)
+            point = key if self.model.finite else self.model.feasibility.point(key)
         data = {"width": self.model.width_at(point)} if self.model.pending.inflate else {}
         index, x = (point, None) if isinstance(point, int) else (None, point)
         return Suggestion(index, number, slot, x, data)
@@ -178,7 +178,7 @@ class Maximizer:
         if top == -math.inf and least is not None:
             return None
         if not math.isfinite(top):
-            name = self.rule.method(model)
+            name = self.rule.method(model.pending)
             if top != -math.inf:
                 raise NumericsError(
                     f"{name} is {top} at some point; a score must be finite, or -inf where a point "

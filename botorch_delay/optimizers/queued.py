@@ -17,6 +17,7 @@ from botorch_delay.history.events import SETTLED, Event, read_events
 from botorch_delay.history.point_status import row_of
 from botorch_delay.history.trials import Suggestion, Trial
 from botorch_delay.optimizers.base import Optimizer
+from botorch_delay.optimizers.run import exclusive
 
 
 class QueuedOptimizer(Optimizer):
@@ -79,6 +80,7 @@ class QueuedOptimizer(Optimizer):
         return self._base
 
     @property
+    @exclusive
     def guarantee(self) -> Guarantee:
         """None: the base's claim is for answers without delay."""
         base = self._base.guarantee

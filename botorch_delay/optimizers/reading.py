@@ -188,6 +188,7 @@ class ReadableRun(Run, ABC):
 
         Raises:
             NoAnswerError: before any answer.
+            InputError: if points or values by name do not fit the domain's columns.
         """
         X = self._domain.points_of([X] if isinstance(X, Mapping) else X, "X")
         X = validation.matrix(X, "X")
@@ -237,7 +238,8 @@ class ReadableRun(Run, ABC):
             answers, judged = self._judged("judge a recommendation by")
             candidates = self._open_points().candidates(sent(answers.X, self._domain.like))[1]
             counts = len(self._ledger), self._ledger.answer_count
-            return plausible(*judged[:2], candidates, self.recommend().x, delta, counts)
+            told = judged.surrogate, judged.data
+            return plausible(*told, candidates, self.recommend().x, delta, counts)
         if confidence.constants is None:
             raise NotSupportedError(
                 f"A certificate rests on a norm bound and a noise scale, and {confidence!r} has "
@@ -390,8 +392,7 @@ class ReadableRun(Run, ABC):
         """A point of a box that is safer than all answered ones (``n x d``), if there is one."""
         if not bool(self._domain.contains(answered).all()):
             return None
-        places = self._feasibility, self._domain, lambda: judged.data.X
-        fails = failing_places(judged.surrogate, *places)
+        fails = failing_places(judged.surrogate, self._feasibility, lambda: judged.data.X)
         generator = generator_for(self._config.seed, self._ledger.answer_count)
         return judged.safest_nearby(answered, lower, half, self._domain, generator, fails)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from statistics import fmean, stdev
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -87,7 +88,8 @@ class Prediction:
 Deviation = Callable[[Tensor, Moments], Tensor]
 
 
-class Judgement(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Judgement:
     """What answers, in units of a surrogate, say of f."""
 
     surrogate: Surrogate
@@ -95,9 +97,13 @@ class Judgement(NamedTuple):
     confidence: Confidence
     delta: float
 
-    @property
+    @cached_property
     def width(self) -> HalfWidth:
         return self.confidence.adaptive(Evidence.under(self.surrogate, self.data, self.delta))
+
+    @cached_property
+    def posterior(self) -> Posterior:
+        return self.surrogate.posterior(self.data)
 
     def intervals(
         self, X: Tensor, deviation: Deviation | None = None
@@ -106,9 +112,8 @@ class Judgement(NamedTuple):
 
         ``deviation`` gives the deviations of f that count, from points and moments: ``n``.
         """
-        width = self.width
-        posterior, words = self.surrogate.posterior(self.data), width.words
-        found = posterior.at(X, weights=width.needs_weights)
+        width, words = self.width, self.width.words
+        found = self.posterior.at(X, weights=width.needs_weights)
         if deviation is not None:
             found = replace(found, variance=deviation(X, found).square())
             words = f"{words}; {COUNTED}"

@@ -64,7 +64,6 @@ class RoundSequence(TrialObserver):
         self.closed_at = -1  # how many asks had been made when the last round closed
         # How many answers and attached results there were when a round first eliminated.
         self._eliminated_at: int | None = None
-        # Whether the best answer is at an eliminated point, and what that was found from.
         # The result of close() until its event is applied; a replay makes it from the event.
         self._judged: ActiveSet | None = None
         factor = config.rounds.straggler_factor
@@ -149,8 +148,8 @@ class RoundSequence(TrialObserver):
             return None
         left = None if horizon is None else horizon - asks
         if current.length is not None:
-            exact = current.length - current.asks + 1
-            return Forecast(current.number, (), (), left, None, exact)
+            closes_at = current.length - current.asks + 1
+            return Forecast(current.number, (), (), left, None, closes_at)
         outstanding = current.outstanding()
         new = max(current.design_size - len(current.slots), 0)
         to_ask = planned_asks(outstanding.again, new, self.designed, asks, self._config.fraction)

@@ -214,15 +214,11 @@ class RuleModel(View, TrialObserver):
         """The keys of points with a running trial."""
         return {self.key(trial) for trial in self._ledger.running()}
 
-    def point(self, key: int) -> Tensor:
-        """The point with a key, ``d``, on the CPU."""
-        return self._domain.on_cpu[key] if key >= 0 else self.feasibility.keys.point(key)
-
     def points(self, keys: Sequence[int]) -> Tensor:
         """The points with some keys, ``n x d``, on the device of the candidates."""
         if not keys:
             return self.candidates[:0]
-        return sent(torch.stack([self.point(key) for key in keys]), self.candidates)
+        return sent(torch.stack([self.feasibility.point(key) for key in keys]), self.candidates)
 
     def generator(self) -> torch.Generator:
         """A fresh generator for the present ask."""
@@ -288,8 +284,8 @@ class RuleModel(View, TrialObserver):
         """
         if not self.surrogate.learned or not self.feasibility.suspects:
             return None
-        places = self.feasibility, self._domain, lambda: self.answers.anywhere.data.X
-        return failing_places(self.surrogate, *places)
+        answers = self.answers
+        return failing_places(self.surrogate, self.feasibility, lambda: answers.anywhere.data.X)
 
     def with_drawn_answers(self) -> RuleModel:
         """The model with values drawn for pending points, fresh ones in every ask."""
@@ -361,7 +357,6 @@ class RuleModel(View, TrialObserver):
 def failing_places(
     surrogate: Surrogate,
     feasibility: Feasibility,
-    domain: Domain,
     answered_points: Callable[[], Tensor],
 ) -> Callable[[Tensor], Tensor] | None:
     """Whether failures outweigh answers near points: ``n x d`` to bool ``n``; None without any.
@@ -372,8 +367,8 @@ def failing_places(
     keys = feasibility.fruitless()
     if not keys:
         return None
-    failed = [domain.on_cpu[key] if key >= 0 else feasibility.keys.point(key) for key in keys]
-    fruitless = surrogate.inputs(sent(torch.stack(failed), domain.like))
+    failed = torch.stack([feasibility.point(key) for key in keys])
+    fruitless = surrogate.inputs(sent(failed, surrogate.like))
     answered, radius = answered_points(), CROWD * fruitless.shape[1] ** 0.5
 
     def weigh(inputs: Tensor, others: Tensor) -> Tensor:

@@ -106,12 +106,12 @@ class Rule:
     def check(self, model: RuleModel) -> None:
         """Raise a BotorchDelayError before the first ask if the model does not suit it."""
 
-    def method(self, model: RuleModel) -> str:
+    def method(self, pending: Pending) -> str:
         """The published name of the combination, or a description."""
-        known = self.published.get(type(model.pending).__name__)
+        known = self.published.get(type(pending).__name__)
         if known is None:
-            return f"{self.name}, {model.pending!r}"
-        return f"{known} with width inflation" if model.pending.inflate else known
+            return f"{self.name}, {pending!r}"
+        return f"{known} with width inflation" if pending.inflate else known
 
     def approximates(self, model: RuleModel) -> str | None:
         """What is approximate about it, in words; None if nothing is."""

@@ -42,6 +42,7 @@ from botorch_delay.history.trials import Suggestion, Trial
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.config import ThreDSConfig
 from botorch_delay.optimizers.recommendation import Judgement
+from botorch_delay.optimizers.run import exclusive
 
 # By which share of the first interval decisions may err in the first epoch.
 SLACK = 0.2
@@ -131,6 +132,7 @@ class ThreDSOptimizer(Optimizer):
         self._search = _Search(low, high, SLACK * (high - low))
 
     @property
+    @exclusive
     def interval(self) -> tuple[float, float]:
         """Where the algorithm takes the best value to lie, in the user's units and sign."""
         low, high = sorted((self._config.sign * self._search.a, self._config.sign * self._search.b))

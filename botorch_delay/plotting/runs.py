@@ -12,7 +12,7 @@ from torch import Tensor
 from botorch_delay.benchmarks import SimulationResult
 from botorch_delay.benchmarks.paper import draw_mean
 from botorch_delay.domains.box import points_of_grid
-from botorch_delay.exceptions import InputError
+from botorch_delay.exceptions import InputError, NoAnswerError
 from botorch_delay.gp.delayed_gp import DelayedGP
 from botorch_delay.history.trials import TrialState
 from botorch_delay.optimizers.base import Optimizer
@@ -45,10 +45,10 @@ def plot_regret(
 
     Several of one name are drawn as their mean with a band of half a standard deviation.
     """
-    ax = new_axes(ax)
     check(histories, Mapping, "plot_regret")
     if not histories:
         raise InputError("histories must hold at least one history.")
+    ax = new_axes(ax)
     for name, repeats in histories.items():
         runs = [repeats] if isinstance(repeats, SimulationResult) else repeats
         for run in runs:
@@ -93,7 +93,10 @@ def plot_active_set(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axe
 
 
 def plot_rounds(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axes:
-    """How much was active during each ask; shaded where a round waited for answers."""
+    """How much was active during each ask; shaded for as many asks as a round waited.
+
+    Asks of failed design points again are among these, see ``RoundRecord.waits``.
+    """
     check(optimizer, BPEDelayOptimizer, "plot_rounds")
     ax = new_axes(ax)
     domain = optimizer.domain
@@ -103,8 +106,8 @@ def plot_rounds(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axes:
     for record in optimizer.rounds:
         end = begin + record.length
         ax.axvline(end, color="0.8", linewidth=1, zorder=0)
-        if record.length > record.design_size:
-            ax.axvspan(begin + record.design_size, end, color="0.93", zorder=0)
+        if record.waits:
+            ax.axvspan(end - record.waits, end, color="0.93", zorder=0)
         text = f"round {record.number}" if record.number == 1 else f"{record.number}"
         above: dict[str, Any] = {
             "transform": ax.get_xaxis_transform(),
@@ -118,7 +121,7 @@ def plot_rounds(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axes:
     steps.append(max(len(optimizer.trials), begin))
     counts.append(counts[-1])
     ax.plot(steps, counts, color=BLUE)
-    ax.set(xlabel="asks (shaded: beyond the design)")
+    ax.set(xlabel="asks (shaded: made while a round waited)")
     ax.set(ylabel="active points" if finite else "active share of the box", yscale="log")
     ticks = [counts[0]]
     if 0.0 < counts[-1] < 0.95 * counts[0]:  # else the labels would overlap
@@ -164,23 +167,22 @@ def plot_best(optimizer: Optimizer, ax: Axes | None = None, *, start: float | No
     ``start`` is time 0, in seconds since the epoch; by default the first ask.
     """
     check(optimizer, Optimizer, "plot_best")
-    ax = new_axes(ax)
-    ax.set(xlabel="seconds", ylabel="value")
-    answers = sorted(
+    told = sorted(
         (t.told_at, t.value)
         for t in optimizer.trials
         if t.told_at is not None and t.value is not None
     )
-    if not answers:
-        return ax
+    if not told:
+        raise NoAnswerError("There is no answer yet to draw against time; tell() one.")
+    ax = new_axes(ax)
     start = optimizer.trials[0].asked_at if start is None else start
-    unit, size = _time_unit(answers[-1][0] - start)
-    times = [(end - start) / size for end, _ in answers]
-    values = torch.tensor([value for _, value in answers], dtype=torch.double)
+    unit, size = _time_unit(told[-1][0] - start)
+    times = [(end - start) / size for end, _ in told]
+    values = torch.tensor([value for _, value in told], dtype=torch.double)
     best = best_so_far(optimizer, values)
     ax.scatter(times, values, s=14, color=BLUE, label="answer")
     ax.step(times, best, where="post", color=GREEN, label="best answer so far")
-    ax.set(xlabel=unit)
+    ax.set(xlabel=unit, ylabel="value")
     ax.set_xlim(left=min(0.0, ax.get_xlim()[0]))
     legend_below(ax, columns=2)
     return ax

@@ -14,7 +14,7 @@ from oracle import bounds, kernel_function, posterior
 import botorch_delay as bd
 from botorch_delay.confidence.bounds import Evidence
 from botorch_delay.confidence.information import spectrum
-from botorch_delay.confidence.nets import largest_deviation, nets
+from botorch_delay.confidence.nets import largest_prior_deviation, nets
 from botorch_delay.exceptions import InputError, InputTypeError, NumericsWarning
 from botorch_delay.gp.kernels import covariance
 from botorch_delay.gp.posterior import Data, Posterior
@@ -204,7 +204,7 @@ def test_lemma_1_holds_at_single_points_and_fails_with_small_constants():
 def test_the_multiplier_is_theorem_1_s():
     confidence = bd.RKHSConfidence(norm_bound=4.33, noise_std=0.02)
     data = Data.single(scattered(2), normal(2), torch.full((2,), 0.02**2).double())
-    evidence = Evidence(se(), data, 1 / 0.02, delta=0.1 / (2 * 3), points=400)
+    evidence = Evidence(se(), data, 1 / 0.02, delta=0.1 / (2 * 3), count=400)
     expected = 4.33 + math.sqrt(2 * math.log(4 * 3 * 400 / 0.1))
     assert confidence.fixed_design(evidence).multiplier == pytest.approx(expected, rel=1e-12)
     assert bd.FixedBeta(6.0).fixed_design(evidence).multiplier == math.sqrt(6.0)
@@ -231,7 +231,7 @@ def test_unequal_noise_uses_the_smallest_regularizer():
     ratio = evidence.spread_ratio**0.5
     assert ratio == pytest.approx(10.0)
     # The noise term is at most sigma ||z||, and the plain form must cover it.
-    width = plain.fixed_design(Evidence(se(), evidence, ratio, delta=0.1, points=1)).at(got)
+    width = plain.fixed_design(Evidence(se(), evidence, ratio, delta=0.1, count=1)).at(got)
     cover = width - 0.3 * got.noise_norm * math.sqrt(2 * math.log(20))
     assert (cover >= got.deviation * (1.0 - 1e-9)).all()
 
@@ -299,7 +299,7 @@ def net_of(confidence, kernel, data, box, counts, rounds, delta):
     ratio, of_round = data.spread_ratio**0.5, delta / (2 * rounds)
     evidence = Evidence(kernel, data, ratio, of_round, box=box, counts=counts)
     smallest = Posterior(kernel, data).variance(data.X).min().sqrt().item()
-    return confidence._net(evidence, box, largest_deviation(kernel, box), smallest)
+    return confidence._net(evidence, box, largest_prior_deviation(kernel, box), smallest)
 
 
 def unit_box(d):
@@ -551,5 +551,7 @@ def test_bad_confidences():
         bd.FixedBeta(0.0)
     with pytest.raises(InputError):
         bd.RKHSConfidence(0.0, 1.0)
+    with pytest.raises(InputTypeError, match="tight must be True or False"):
+        bd.RKHSConfidence(1.0, 1.0, tight="False")
     with pytest.raises(InputTypeError):
         bd.RKHSConfidence("1", 1.0)

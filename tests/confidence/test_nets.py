@@ -13,7 +13,7 @@ from gpytorch.kernels import (
 )
 from oracle import kernel_function
 
-from botorch_delay.confidence.nets import _measure, largest_deviation, nets
+from botorch_delay.confidence.nets import _measure, largest_prior_deviation, nets
 from botorch_delay.exceptions import NotSupportedError
 
 BOX = torch.tensor([[-0.5, 0.0], [1.0, 2.0]], dtype=torch.double)
@@ -70,7 +70,7 @@ def test_the_largest_deviation(name):
     corners = torch.cartesian_prod(BOX[:, 0], BOX[:, 1])
     X = torch.cat([corners, uniform(BOX, 50)]).numpy()
     seen = math.sqrt(max(kernel_function(kernel)(x[None], x[None]).item() for x in X))
-    bound = largest_deviation(kernel, BOX)
+    bound = largest_prior_deviation(kernel, BOX)
     assert seen <= bound * (1 + 1e-12)
     assert bound == pytest.approx(seen, rel=1e-9)
 
@@ -181,4 +181,4 @@ def test_other_kernels_and_bad_radii_are_refused():
         with pytest.raises(NotSupportedError, match=r'RQKernel.*uniform="trace"'):
             net(kernel.double(), BOX, {}, 0.1)
     with pytest.raises(NotSupportedError, match="RBFKernel"):
-        largest_deviation(RBFKernel(batch_shape=torch.Size([2])).double(), BOX)
+        largest_prior_deviation(RBFKernel(batch_shape=torch.Size([2])).double(), BOX)

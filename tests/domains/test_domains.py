@@ -5,7 +5,7 @@ import torch
 from botorch.exceptions.warnings import InputDataWarning
 from cases import scattered
 
-from botorch_delay import FiniteDomain
+from botorch_delay import BoxDomain, FiniteDomain
 from botorch_delay.exceptions import InputError, InputTypeError
 
 
@@ -23,6 +23,18 @@ def test_points_are_found_exactly():
     domain = FiniteDomain(scattered(50))
     X = torch.cat([domain.points[[3, 3, 17]], domain.points[:1] + 1e-15])
     assert domain.find(X).tolist() == [3, 3, 17, -1]
+    many = X.repeat(100, 1)[torch.randperm(400, generator=torch.Generator().manual_seed(0))]
+    apart = torch.cat([domain.find(part) for part in many.split(10)])
+    assert domain.find(many).tolist() == apart.tolist()  # sorted, instead of one by one
+    assert domain.find(domain.points[:0]).tolist() == []
+
+
+def test_a_single_point_is_refused_where_several_are_expected():
+    box = BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double))
+    for domain in (FiniteDomain(scattered(50)), box):
+        for call in (domain.contains, domain.table):
+            with pytest.raises(InputError, match=r"shape n x d, a row for each point, got \(2,\)"):
+                call(torch.zeros(2, dtype=torch.double))
 
 
 def test_columns_have_names_and_logarithms():

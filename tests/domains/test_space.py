@@ -280,6 +280,8 @@ def test_results_obtained_elsewhere_may_lie_outside():
     x = domain.point(outside, outside=True)
     assert x.tolist() == [0.3, 7.0, 9.0, 3.0, 1.0]
     assert domain.params(x) == outside
+    between = torch.tensor([0.5, 0.5, 1.7, 2.0, 0.0], dtype=torch.double)
+    assert domain.params(between)["n"] == 1.7  # as it is, and not 1
     for name, value in (("a", "word"), ("l", -1.0), ("n", 2.5), ("o", "word"), ("c", "z")):
         with pytest.raises(InputError, match=f"^{name} must be"):
             domain.point({**outside, name: value}, outside=True)
@@ -383,6 +385,10 @@ def test_a_step_may_be_as_long_as_the_range_but_no_longer():
         (lambda: Choice([0, 1], ordered=True, log=True), InputError, "ordered numbers above 0"),
         (lambda: Choice([2, 1], log=True), InputError, "ordered numbers above 0"),
         (lambda: Choice(["a", print]), InputTypeError, "as files can hold; got <built"),
+        (lambda: Choice([{1: "a"}]), InputTypeError, "strings as keys.* got {1: 'a'}"),
+        (lambda: Choice([{"tuple": [1]}]), InputTypeError, "got {'tuple': "),
+        (lambda: Choice([{"a": 1, "b": 2}, {"b": 2, "a": 1}]), InputError, "must differ"),
+        (lambda: Float(0, 1e300, step=1e-20), InputError, "step must be larger for low to high"),
         (lambda: Space({}), InputError, "nothing to search"),
         (lambda: Space(a=Choice([1])), InputError, "nothing to search"),
         (lambda: Space(a=3), InputTypeError, "a Float, an Int or a Choice, got int"),
@@ -460,9 +466,11 @@ def test_choices_of_numpy_are_plain_values(tmp_path):
 
 def test_choices_come_back_from_a_file_as_they_were(tmp_path):
     values = [None, "x", (64, 64), [64, 64], ((1, (2,)), "a"), [(1, 2), []]]
+    values += [{"layers": (8, 8), "last": [{"act": (1,)}]}, {"layers": [8, 8]}, {}]
     opt = bd.RandomOptimizer(bd.Space(c=bd.Choice(values)))
-    opt.ask(10)
-    opt.save(tmp_path / "study.db")
+    opt.ask(20)
+    for _ in range(2):  # the second time it has to be the same study
+        opt.save(tmp_path / "study.db")
     again = bd.load(tmp_path / "study.db")
     assert again.domain.columns.parameters["c"].values == tuple(values)
     assert [trial.params for trial in again.trials] == [trial.params for trial in opt.trials]

@@ -90,7 +90,7 @@ def test_a_rescaled_posterior_is_the_posterior_of_the_rescaled_function():
     kernel.outputscale = scale**2
     direct = Posterior(kernel, single(X, scale * y, 1e-2 * scale**2)).at(at, weights=True)
     torch.testing.assert_close(unit.mean, direct.mean + 5.0)
-    for field in ("variance", "prior", "noise_norm", "penalty"):
+    for field in ("variance", "noise_norm", "penalty"):
         torch.testing.assert_close(getattr(unit, field), getattr(direct, field))
 
 

@@ -842,7 +842,7 @@ class ListsOnly(Sure):
     missing = ("heuristic.",)
 
     def fixed_design(self, evidence):
-        if evidence.points is None:
+        if evidence.count is None:
             raise bd.exceptions.NotSupportedError("lists only")
         return HalfWidth(2.0)
 

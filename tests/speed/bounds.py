@@ -19,7 +19,7 @@ from botorch_delay.confidence.bounds import (
 )
 from botorch_delay.elimination.active_set import surviving
 from botorch_delay.gp.factor import factorize
-from botorch_delay.gp.kernels import covariance
+from botorch_delay.gp.kernels import covariance, prior_variance
 from botorch_delay.gp.posterior import Data, Moments, Posterior
 from speed.clocks import PeakMemory, fastest, interleaved
 from speed.isolation import isolated
@@ -174,8 +174,7 @@ def _dense_posterior(
     z = torch.linalg.solve(K, cross)
     return Moments(
         mean=z.mT @ evidence.y,
-        variance=(like.prior[part] - (z * cross).sum(dim=0)).clamp_min(0.0),
-        prior=like.prior[part],
+        variance=(prior_variance(kernel, X) - (z * cross).sum(dim=0)).clamp_min(0.0),
         noise_norm=(z.square() * evidence.spread.unsqueeze(-1)).sum(dim=0).sqrt(),
         penalty=(z.square() * evidence.noise_var.unsqueeze(-1)).sum(dim=0),
         rounding=like.rounding[part],
