@@ -85,10 +85,13 @@ def read_space(path: str | os.PathLike[str]) -> Space:
                 f'{unknown}expected at least one [parameters.NAME] table, or arms = "file.csv", '
                 "the name of a CSV file, and nothing else."
             )
-        parameters = {name: _parameter(name, table) for name, table in tables.items()}
+        listed: Mapping[str, Parameter] = {}
         if arms is not None:
             if not isinstance(arms, str):
                 raise InputError(f"arms must be the name of a CSV file, got {arms!r}.")
+            listed = Space.arms(file.parent / arms).parameters
+        parameters = {name: _parameter(name, table, listed) for name, table in tables.items()}
+        if arms is not None:
             return Space.arms(file.parent / arms, parameters)
         is_box = any("low" in t and not {"step", "steps"} & t.keys() for t in tables.values())
         return Space(parameters) if is_box else Space.grid(parameters)
@@ -96,10 +99,16 @@ def read_space(path: str | os.PathLike[str]) -> Space:
         raise InputError(f"{file}: {error}") from error
 
 
-def _parameter(name: str, table: Any) -> Parameter:
-    """The parameter that a table describes: values, steps between two ends, or a range."""
+def _parameter(name: str, table: Any, listed: Mapping[str, Parameter]) -> Parameter:
+    """The parameter that a table describes: values, steps between two ends, or a range.
+
+    Values or ends that it does not tell are those of the arms, which are ``listed``.
+    """
     if not isinstance(table, dict):
         raise InputError(f"parameter {name}: expected a table, got {table!r}.")
+    if name in listed and not {"values", "low", "high"} & table.keys():
+        own = listed[name].describe()
+        table = {key: own[key] for key in ("values", "low", "high") if key in own} | table
     make: Callable[..., Parameter] = _steps
     if (values := table.get("values")) is not None:
         numeric = isinstance(values, list) and all(type(v) in (int, float) for v in values)
@@ -416,7 +425,7 @@ def import_results(optimizer: Optimizer, path: Path) -> tuple[int, int]:
     Its header must have a column for each parameter and one for the value; others are ignored.
     Separators are commas, semicolons or tabs; with the latter two, numbers may have decimal commas.
     Trials without a value, as ``write_results`` writes them, are skipped, and so are results that
-    the study has already, as often as it has them.
+    the study has already, as often as it has them, or had before they were taken back or corrected.
     """
     path = Path(path)
     domain, columns = optimizer.domain, table_columns(optimizer.domain)
@@ -435,8 +444,11 @@ def import_results(optimizer: Optimizer, path: Path) -> tuple[int, int]:
     if wrong:
         more = f" and {len(wrong) - MAX_LISTED} more" if len(wrong) > MAX_LISTED else ""
         raise InputError(f"{path}, nothing was attached. {' '.join(wrong[:MAX_LISTED])}{more}")
-    has: list[Trial | Attached] = [*optimizer.trials, *optimizer.attached]
-    there = Counter((*result.x.tolist(), result.value) for result in has)
+    has: list[Trial | Attached] = [*optimizer.trials, *optimizer.attached, *optimizer.detached]
+    known = [(*result.x.tolist(), result.value) for result in has]
+    for trial in optimizer.trials:
+        known += [(*trial.x.tolist(), before.value) for before in trial.corrections]
+    there = Counter(known)
     new = []
     for params, x, value in results:
         there[key := (*x.tolist(), value)] -= 1

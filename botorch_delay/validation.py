@@ -126,10 +126,7 @@ def matrix(value: Any, name: str, *, empty: bool = False) -> Tensor:
             f"{name} must be in double or single precision, got dtype {value.dtype}; convert it "
             "with .double()."
         )
-    if value.dim() != 2 or value.shape[1] == 0:
-        raise InputError(
-            f"{name} must have shape n x d, a row for each point, got {tuple(value.shape)}."
-        )
+    _check_rows(value, name)
     if value.shape[0] == 0 and not empty:
         raise InputError(f"{name} must hold at least one point, got none.")
     if not torch.isfinite(value).all():
@@ -191,6 +188,20 @@ def matches(value: Tensor, name: str, like: Tensor) -> None:
     if value.shape[-1] != like.shape[-1]:
         raise InputError(
             f"{name} must have {like.shape[-1]} columns, got shape {tuple(value.shape)}."
+        )
+
+
+def rows(value: Any, name: str, like: Tensor) -> None:
+    """``value`` is ``n x d`` and :func:`matches`; no number is read, which a device would delay."""
+    _check_tensor(value, name)
+    _check_rows(value, name)
+    matches(value, name, like)
+
+
+def _check_rows(value: Tensor, name: str) -> None:
+    if value.dim() != 2 or value.shape[1] == 0:
+        raise InputError(
+            f"{name} must have shape n x d, a row for each point, got {tuple(value.shape)}."
         )
 
 

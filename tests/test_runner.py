@@ -230,7 +230,9 @@ def test_what_was_attached_before_is_not_replaced_by_the_store(tmp_path, threads
     run(make(), objectives.quadratic, threads, 5, 2, store=path, progress=False)
     opt = make()
     opt.attach(opt.domain.points[0], 9.0)
-    with pytest.raises(StorageError, match="would replace what was attached"):
+    with pytest.raises(
+        StorageError, match="without some of what was attached or noted before this call"
+    ):
         run(opt, objectives.quadratic, threads, 6, 2, store=path, progress=False)
     assert len(opt.attached) == 1
 
@@ -916,3 +918,88 @@ def test_one_answer_is_enough_for_failures_not_to_end_a_run():
     opt = make()
     run(opt, objective, AtOnce(), 8, 4, max_failures=3, progress=False)
     assert states(opt) == [TrialState.FAILED] * 3 + [TrialState.COMPLETED] * 5
+
+
+def test_the_same_program_resumes_with_what_it_attaches_and_notes(tmp_path, threads):
+    path, reports = tmp_path / "study.db", []
+    for n_trials in (5, 9):
+        opt = make()
+        opt.attach(opt.domain.points[:2], [0.5, 0.25])
+        opt.notes["commit"] = {"id": [1, 2]}
+        reports.append(
+            run(opt, objectives.quadratic, threads, n_trials, 2, store=path, progress=False)
+        )
+    assert reports[1].resumed == 5
+    assert len(opt.trials) == 9
+    assert len(opt.attached) == 2
+    for change in ("attach", "note"):
+        opt = make()
+        if change == "attach":
+            opt.attach(opt.domain.points[3], 0.5)
+        else:
+            opt.notes["commit"] = "other"
+        with pytest.raises(StorageError, match="without some of what was attached or noted"):
+            run(opt, objectives.quadratic, threads, 12, 2, store=path, progress=False)
+        assert opt.trials == []
+
+
+def test_a_store_that_cannot_be_written_any_more_loses_no_evaluation(tmp_path, threads, caplog):
+    path, evaluated = tmp_path / "study.db", []
+
+    def break_the_store(optimizer, trial):
+        evaluated.append(trial.id)
+        if len(evaluated) == 3:
+            path.unlink()
+            path.mkdir()
+
+    opt = make()
+    with pytest.raises(StorageError, match=r"study\.db"):
+        run(
+            opt,
+            objectives.quadratic,
+            threads,
+            30,
+            4,
+            store=path,
+            on_result=break_the_store,
+            progress=False,
+        )
+    assert "the store cannot be written" in caplog.text
+    assert len(evaluated) <= 7  # those in flight, and no more
+    assert opt.pending == []
+    told = [t.id for t in opt.trials if t.state is TrialState.COMPLETED]
+    assert sorted(told) == sorted(evaluated)
+    # The one trial that no worker got, if one was asked.
+    assert sum(t.state is TrialState.ABANDONED for t in opt.trials) <= 1
+
+
+def test_notes_that_no_file_can_hold_keep_no_answer_from_the_file(tmp_path, threads):
+    path = tmp_path / "study.db"
+
+    def note(optimizer, trial):
+        optimizer.notes["last"] = {trial.id}
+
+    opt = make()
+    with pytest.raises(StorageError, match="notes must be JSON-ready"):
+        run(opt, objectives.quadratic, threads, 30, 4, store=path, on_result=note, progress=False)
+    stored = bd.load(path)
+    assert states(stored) == states(opt)
+    assert states(stored).count(TrialState.COMPLETED) >= 1
+    assert stored.pending == []
+
+
+def test_a_file_in_use_by_a_run_is_not_edited(tmp_path, threads):
+    path, refused = tmp_path / "study.db", []
+
+    def edit(optimizer, trial):
+        refusal = pytest.raises(StorageError, match=r"A run uses .*study\.db; it was left")
+        with refusal, bd.editing(path) as opened:
+            opened.notes["from"] = "elsewhere"
+        refused.append(trial.id)
+
+    opt = make()
+    run(opt, objectives.quadratic, threads, 6, 2, store=path, on_result=edit, progress=False)
+    assert len(refused) == 6
+    with bd.editing(path) as opened:  # after the run anyone may
+        opened.notes["from"] = "elsewhere"
+    assert bd.load(path).notes == {"from": "elsewhere"}

@@ -507,6 +507,12 @@ def test_arms_may_be_words_and_have_units(command, tmp_path):
     assert domain.log_dims == (1,)
     assert domain.columns.units == {"dose": "mg"}
     assert domain.params(domain.points[1]) == {"acid": "malic", "dose": 10}
+    # What the table tells need not be repeated.
+    table = '[parameters.dose]\nlog = true\nunit = "mg"\n[parameters.acid]\nunit = "-"'
+    (tmp_path / "space.toml").write_text(f'arms = "arms.csv"\n{table}')
+    again = read_space(tmp_path / "space.toml")
+    assert again.parameters["dose"] == domain.columns.parameters["dose"]
+    assert again.parameters["acid"] == bd.Choice(["citric", "malic"], unit="-")
 
 
 BAD_SPACES = {
@@ -732,6 +738,19 @@ def test_a_table_with_a_choice_of_none_is_read_again(tmp_path):
     fresh = bd.RandomOptimizer(opt.domain)
     assert import_results(fresh, tmp_path / "results.csv") == (20, 0)
     assert [opt.domain.params(own.x) for own in fresh.attached] == [t.params for t in opt.trials]
+
+
+def test_what_was_taken_back_or_corrected_is_not_imported_again(tmp_path):
+    opt = bd.RandomOptimizer(bd.Space(dose=bd.Float(0, 1)))
+    for trial in opt.ask(3):
+        opt.tell(trial, float(trial.id))
+    opt.attach({"dose": 0.5}, 9.0)
+    write_results(opt, tmp_path / "results.csv")
+    opt.detach(0)
+    opt.correct(1, 1.5)
+    opt.correct(2, None)
+    assert import_results(opt, tmp_path / "results.csv") == (0, 4)
+    assert opt.attached == []
 
 
 def test_no_table_of_somebody_else_is_replaced(tmp_path):

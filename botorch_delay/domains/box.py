@@ -191,12 +191,16 @@ class BoxDomain(Domain):
             raise InputError(
                 f"feasible raised {type(error).__name__}: {error}. It is called with {given}."
             ) from error
-        if not isinstance(passes, Tensor) or passes.shape != X.shape[:1]:
-            got = tuple(passes.shape) if isinstance(passes, Tensor) else type(passes).__name__
+        is_tensor = isinstance(passes, Tensor)
+        if not is_tensor or passes.shape != X.shape[:1] or passes.dtype != torch.bool:
+            got = type(passes).__name__
+            if is_tensor:
+                got = f"{tuple(passes.shape)} of {passes.dtype}"
             raise InputTypeError(
-                f"feasible must give a bool tensor with one entry per point, {len(X)}; got {got}."
+                f"feasible must give a bool tensor with one entry per point, {len(X)}; got {got}. "
+                "Of a margin, return margin >= 0."
             )
-        return passes.to(X.device, torch.bool)
+        return passes.to(X.device)
 
     def from_unit(self, U: Tensor) -> Tensor:
         """Points of the unit cube (``n x d``) mapped to bounds and lists.
@@ -224,8 +228,7 @@ class BoxDomain(Domain):
         return (self._logs(X) - low) / (high - low)
 
     def contains(self, X: Tensor) -> Tensor:
-        X = validation.matrix(X, "X", empty=True)
-        validation.matches(X, "X", self.bounds)
+        validation.rows(X, "X", self.bounds)
         return self.holds(X)
 
     def holds(self, X: Tensor) -> Tensor:

@@ -155,8 +155,7 @@ class Domain(ABC):
 
     def table(self, X: Tensor) -> list[dict[str, Any]]:
         """The values of each of several points, ``n x d``, as for ``pandas.DataFrame``."""
-        X = validation.matrix(X, "X", empty=True)
-        validation.matches(X, "X", self.like)
+        validation.rows(X, "X", self.like)
         return self.columns.table(X)
 
     def point(self, params: Mapping[str, Any], *, outside: bool = False) -> Tensor:
@@ -179,7 +178,12 @@ class Domain(ABC):
         if isinstance(X, Mapping):
             return self.point(X, outside=True)
         if isinstance(X, Sequence) and all(isinstance(x, Mapping) for x in X):
-            points = [self.point(x, outside=True) for x in X]
+            points = []
+            for row, x in enumerate(X):
+                try:
+                    points.append(self.point(x, outside=True))
+                except InputError as error:
+                    raise type(error)(f"{name}[{row}]: {error}") from error
             return torch.stack(points) if points else self.like[:0]
         if isinstance(X, np.ndarray) and X.dtype.kind in "fiu":
             return self.like.new_tensor(np.ascontiguousarray(X))

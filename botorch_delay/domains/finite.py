@@ -71,8 +71,7 @@ class FiniteDomain(Domain):
         return self.points[:, column].unique()
 
     def find(self, X: Tensor) -> Tensor:
-        X = validation.matrix(X, "X", empty=True)
-        validation.matches(X, "X", self.points)
+        validation.rows(X, "X", self.points)
         found = super().find(X)
         if len(X) > FEW:
             _, label = torch.unique(torch.cat([self.points, X]), dim=0, return_inverse=True)

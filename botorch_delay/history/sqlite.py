@@ -16,7 +16,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,7 @@ _SCHEMA = {
 }
 # Files being edited, with their threads: none must wait for itself.
 _edited: set[tuple[int, Path]] = set()
+_in_use: set[Path] = set()  # by runs of this process
 _DTYPES = {"float64": torch.float64, "float32": torch.float32}
 _COLUMNS = ("kind", "time", "trial", "value", "data")
 
@@ -88,7 +89,8 @@ def in_use(path: str | os.PathLike[str]) -> Iterator[None]:
         # SQLite's locks end with a process, also a killed one, and do not go on in processes that
         # it has forked: a pool's workers may outlive it.
         try:
-            connection = sqlite3.connect(f"{file}.lock", timeout=0.0, isolation_level=None)
+            # An edit of the file, which is short, keeps runs out as well.
+            connection = sqlite3.connect(f"{file}.lock", timeout=1.0, isolation_level=None)
             stack.enter_context(closing(connection)).execute("BEGIN EXCLUSIVE")
         except sqlite3.Error as error:
             raise StorageError(
@@ -96,6 +98,29 @@ def in_use(path: str | os.PathLike[str]) -> Iterator[None]:
                 "that run, or give this one a file of its own; for many processes on one study see "
                 "the guides to Optuna and Ray."
             ) from error
+        _in_use.add(file)
+        try:
+            yield
+        finally:
+            _in_use.discard(file)
+
+
+@contextmanager
+def _not_in_use(file: Path) -> Iterator[None]:
+    """Keep runs from starting on a file until the block ends; StorageError if one uses it."""
+    lock = Path(f"{file.resolve()}.lock")
+    with ExitStack() as stack:
+        if lock.exists():
+            try:
+                connection = sqlite3.connect(lock, timeout=0.0, isolation_level=None)
+                stack.enter_context(closing(connection)).execute("BEGIN")
+                connection.execute("SELECT count(*) FROM sqlite_master")
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
+                    raise StorageError(
+                        f"A run uses {file}; it was left as it is. Wait for the end of the run, "
+                        "stop it (Ctrl-C), or change its optimizer in on_result."
+                    ) from error
         yield
 
 
@@ -116,7 +141,8 @@ def save(
         )
     if not file.parent.is_dir():
         raise StorageError(f"Cannot write {file}: the folder {file.parent} does not exist.")
-    with _transaction(file, "write", create=True) as db, _errors(file, "write"):
+    free = nullcontext() if file.resolve() in _in_use else _not_in_use(file)
+    with free, _transaction(file, "write", create=True) as db, _errors(file, "write"):
         _write(db, file, header, ledger, overwrite)
 
 
@@ -132,7 +158,7 @@ def editing(
     file = _existing(path)
     if (edit := _edit_of(file)) in _edited:
         raise StorageError(f"{file} is being edited by this program already: one block will do.")
-    with _transaction(file, "write") as db:
+    with _not_in_use(file), _transaction(file, "write") as db:
         with _errors(file, "write"):
             state = _read(db, file)
 

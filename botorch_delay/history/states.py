@@ -17,6 +17,7 @@ FORMAT = 7
 _TYPES: dict[str, type] = {"optimizer": str, "config": Mapping, "notes": Mapping, "events": list}
 # Parts of a record that are not arguments of what it records.
 _LAYERS = re.compile(r"\.(arguments|hyperparameters|options|structure)\b")
+_FIRST = ("names", "space")  # compared first: users know parameters better than bounds
 
 
 def check_format(version: Any, what: str) -> None:
@@ -59,9 +60,17 @@ def difference(
             return None
         own, stored, tolerance = own.tolist(), stored.tolist(), 0.0
     if isinstance(own, Mapping) and isinstance(stored, Mapping):
-        entries = [(f".{key}", own.get(key), stored.get(key)) for key in {**own, **stored}]
+        keys = sorted({**own, **stored}, key=lambda key: key not in _FIRST)
+        entries = [(f".{key}", own.get(key), stored.get(key)) for key in keys]
     elif isinstance(own, list) and isinstance(stored, list) and len(own) == len(stored):
-        entries = [(f"[{i}]", *pair) for i, pair in enumerate(zip(own, stored, strict=True))]
+        entries = [
+            (
+                f"[{one['name']!r}]" if isinstance(one, Mapping) and "name" in one else f"[{i}]",
+                *pair,
+            )
+            for i, pair in enumerate(zip(own, stored, strict=True))
+            for one in pair[:1]
+        ]
     elif isinstance(own, float) and isinstance(stored, int | float):
         same = math.isclose(own, stored, rel_tol=tolerance, abs_tol=1e-300)
         return None if same else here
@@ -86,7 +95,8 @@ def check_same(own: Mapping[str, Any], stored: Mapping[str, Any], tolerance: flo
     raise StorageError(
         f"The state was made with {option}={_text(there)}, this optimizer has "
         f"{option}={_text(here)}; make it with the same arguments, load the file with "
-        "botorch_delay.load(path) and nothing else, or begin another file."
+        "botorch_delay.load(path) and nothing else, or begin another file, and attach the results "
+        "of this one to it."
     )
 
 

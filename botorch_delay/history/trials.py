@@ -16,6 +16,7 @@ from torch import Tensor
 
 from botorch_delay.domains.columns import Columns
 from botorch_delay.domains.domain import Domain
+from botorch_delay.domains.parameters import text_of
 from botorch_delay.exceptions import StorageError, TrialError
 from botorch_delay.history.events import Event, brief
 
@@ -143,8 +144,10 @@ class Trial(_Placed):
 
     def __repr__(self) -> str:
         value = "" if self.value is None else f", value={self.value:g}"
-        place = f"index={self.index}, round={self.round}"
-        return f"Trial(id={self.id}, {place}, {self.state.value}{value})"
+        place = f"index={self.index}"
+        if self.columns.named or self.index is None:
+            place = ", ".join(f"{name}={text_of(v)}" for name, v in self.params.items())
+        return f"Trial(id={self.id}, {place}, round={self.round}, {self.state.value}{value})"
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -364,10 +367,10 @@ class Ledger:
             )
         return own
 
-    def far(self, value: float, than: Trial | None = None) -> str:
+    def far(self, value: float, than: Trial | Attached | None = None) -> str:
         """Why a value, in the user's sign, is suspect; empty if it is not.
 
-        A suspect value lies further from all other answers (without the trial ``than``) than
+        A suspect value lies further from all other answers (without that of ``than``) than
         ``FAR`` of their standard deviations, and further than they do from each other: near an
         optimum answers crowd, and one from elsewhere is far from them. Values of one sign may
         span decades, so that it must be far by its logarithm, too.

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -92,7 +92,10 @@ class EngineRun:
         key: the same for every run of this name, space, settings and direction.
         ended: numbers of trials that will not change any more; the engine may add some.
         stopped_early: whether the engine ended any trial before its answer; for the engine to set.
+        remedy: what users can do where trials are of other search spaces.
     """
+
+    remedy: ClassVar[str] = "give every worker the same arguments"
 
     def __init__(self, name: str, space: Space, settings: Settings, maximize: bool) -> None:
         self.domain = space.domain
@@ -165,8 +168,8 @@ class EngineRun:
             self._warned = True
             logger.warning(
                 "trial %s runs for another search space or other arguments, and its point is not "
-                "known to be pending here; give every worker the same arguments",
-                record.get("number"),
+                "known to be pending here; %s",
+                *(record.get("number"), self.remedy),
             )
         return None
 

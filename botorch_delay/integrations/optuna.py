@@ -11,7 +11,7 @@ import threading
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 from botorch_delay import validation
 from botorch_delay.confidence.guarantee import Guarantee
@@ -57,6 +57,10 @@ MAX_RUNS = 8  # optimizers that a sampler keeps, one per study and search space
 NONE_SHARED = (
     "No parameter with more than one value is in all completed trials, so that each is drawn at "
     "random; if that is not meant, pass search_space to DelaySampler."
+)
+SEVERAL_RANGES = (
+    "The completed trials have different ranges of {0}, each of which is drawn at random from now "
+    "on. Pass search_space with the present ranges to DelaySampler; results outside still count."
 )
 _STATES = {
     Theirs.RUNNING: TrialState.RUNNING,
@@ -126,9 +130,12 @@ class DelaySampler(BaseSampler):
         _check_single(study)
         with self._cache.lock:
             space, place = dict(self._find_space(study)), (study._storage, study._study_id)
-            if not space and place not in self._cache.warned and _has_result(study):
-                self._cache.warned.add(place)
-                logger.warning("%s", NONE_SHARED)
+            if self._search_space is None and place not in self._cache.warned:
+                differing = _differing(study, space)
+                if differing or (not space and _has_result(study)):
+                    self._cache.warned.add(place)
+                    text = SEVERAL_RANGES.format(", ".join(differing))
+                    logger.warning("%s", text if differing else NONE_SHARED)
             return space
 
     def sample_relative(
@@ -240,6 +247,10 @@ class _Cache:
 
 class _StudyRun(EngineRun):
     """The optimizer of one search space in one study; ``stale_after`` is in seconds, or None."""
+
+    remedy: ClassVar[str] = (
+        "give every worker the same arguments, and search_space where trials differ in parameters"
+    )
 
     def __init__(
         self,
@@ -373,6 +384,14 @@ def _parameter(name: str, distribution: BaseDistribution) -> Float | Int | Choic
 
 def _has_result(study: Study) -> bool:
     return bool(study.get_trials(deepcopy=False, states=(Theirs.COMPLETE,)))
+
+
+def _differing(study: Study, space: Mapping[str, BaseDistribution]) -> list[str]:
+    """The parameters of all completed trials that are left out since their ranges differ."""
+    completed = study.get_trials(deepcopy=False, states=(Theirs.COMPLETE,))
+    last = completed[-1].distributions if completed else {}
+    left_out = sorted(name for name, d in last.items() if name not in space and not d.single())
+    return [name for name in left_out if all(name in t.distributions for t in completed)]
 
 
 def _varying(search_space: Mapping[str, BaseDistribution]) -> dict[str, BaseDistribution]:

@@ -144,7 +144,7 @@ class Optimizer(ReadableRun, ABC):
             like = self._domain.like
             data["noise_var"] = validation.noise_variance(noise_var, "noise_var", like)
         self._settle(found, "completed", value, data)
-        _warn_far(found, far)
+        _warn_far(f"answer of trial {found.id}", found.value, far, f"correct({found.id}, value)")
 
     @exclusive
     def correct(self, trial: Trial | int, value: float | Tensor | None, reason: str = "") -> None:
@@ -179,7 +179,7 @@ class Optimizer(ReadableRun, ABC):
             )
         far = "" if answer is None else self._ledger.far(answer, than=found)
         self._settle(found, "corrected", answer, said)
-        _warn_far(found, far)
+        _warn_far(f"answer of trial {found.id}", found.value, far, f"correct({found.id}, value)")
 
     @exclusive
     def mark_failed(self, trial: Trial | int, reason: str | BaseException = "") -> None:
@@ -251,6 +251,9 @@ class Optimizer(ReadableRun, ABC):
         rows = self._domain.find(X).tolist()
         for point, row, value in zip(X.tolist(), rows, numbers, strict=True):
             self._happen("attached", value, {"x": point, "point": None if row < 0 else row})
+        for new in self._ledger.attached[-len(X) :]:
+            far = self._ledger.far(new.value, than=new)
+            _warn_far(f"attached result {new.id}", new.value, far, f"detach({new.id})")
         repeats = self._ledger.repeated(len(X)) if self._config.proves_from_all else 0
         if repeats:
             warnings.warn(
@@ -353,11 +356,10 @@ def _said(reason: str | BaseException) -> dict[str, str]:
     return {"reason": reason.encode("utf-8", "backslashreplace").decode()} if reason else {}
 
 
-def _warn_far(trial: Trial, far: str) -> None:
+def _warn_far(what: str, value: float | None, far: str, remedy: str) -> None:
     if far:
         warnings.warn(
-            f"The answer of trial {trial.id}, {trial.value:g}, {far}. It was taken; if it is a "
-            f"slip, call correct({trial.id}, value).",
+            f"The {what}, {value:g}, {far}. It was taken; if it is a slip, call {remedy}.",
             OutlierWarning,
             stacklevel=4,  # past the lock
         )

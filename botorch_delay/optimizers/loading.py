@@ -78,6 +78,7 @@ def editing(path: str | os.PathLike[str], **parts: Any) -> Iterator[Optimizer]:
         optimizer = _make(path, state, parts)
         yield optimizer
         with optimizer._lock.held:
+            optimizer._take_notes()
             write(optimizer._header(), optimizer._ledger)
 
 

@@ -130,10 +130,12 @@ class Maximizer:
         if model.pending.draws or (self.rule.draws_where_crowded and model.is_crowded):
             model = model.with_drawn_answers()
         scores = self._first_order() if blind else self.rule.score(model)
-        if scores.shape != (count := len(model.candidates),):
+        count, is_tensor = len(model.candidates), isinstance(scores, Tensor)
+        if not is_tensor or scores.shape != (count,):
+            got = tuple(scores.shape) if is_tensor else type(scores).__name__
             raise InputError(
-                f"The score of {self.rule!r} must have shape {(count,)}, a number for each "
-                f"candidate; got {tuple(scores.shape)}."
+                f"The score of {self.rule!r} must be a tensor of shape {(count,)}, a number for "
+                f"each candidate; got {got}."
             )
         point, comparable = None, self.rule.scores_are_values and not blind
         if new_first and self._domain.is_discrete and model.surrogate.learned and comparable:

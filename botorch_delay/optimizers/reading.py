@@ -339,7 +339,9 @@ class ReadableRun(Run, ABC):
         # Imported here because it takes as long as BoTorch.
         import pandas as pd
 
-        return pd.DataFrame(self.table())
+        frame = pd.DataFrame(self.table())
+        # Attached results have neither.
+        return frame.astype({name: "Int64" for name in ("trial", "round") if name in frame})
 
     def __repr__(self) -> str:
         asked, planned = len(self._ledger), "" if self.horizon is None else f"/{self.horizon}"

@@ -302,8 +302,10 @@ class BotorchRule(Rule):
             parameters = inspect.signature(factory).parameters
         except (TypeError, ValueError) as error:
             raise InputTypeError(f"{self.name} does not make an acquisition function.") from error
-        known = "X_pending" in parameters
-        self.takes_pending = known if self._constructor is None else not self.analytic
+        known = parameters.get("X_pending")
+        # Whether X_pending is passed also when nothing is pending.
+        self._needs_pending = known is not None and known.default is inspect.Parameter.empty
+        self.takes_pending = known is not None if self._constructor is None else not self.analytic
 
     @property
     def name(self) -> str:
@@ -390,7 +392,7 @@ class BotorchRule(Rule):
             if X_pending is not None and self.takes_pending:
                 made.set_X_pending(X_pending)
             return made
-        if X_pending is not None and self.takes_pending:
+        if self.takes_pending and (X_pending is not None or self._needs_pending):
             options["X_pending"] = X_pending
         made = self.factory(model, **options)
         if not isinstance(made, AcquisitionFunction):

@@ -164,6 +164,7 @@ class Run:
     @exclusive
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on: plain values and tensors."""
+        self._take_notes()
         header = self._header()
         copied = {name: array.clone() for name, array in self._array().items()}
         return header | copied | {"events": [event.record() for event in self._ledger.events()]}
@@ -215,12 +216,16 @@ class Run:
             overwrite: replace a file that holds another study, or another continuation of this one.
 
         Raises:
-            StorageError: if the file cannot be written, is not a study, or holds another one.
+            StorageError: if the file cannot be written, is not a study, or holds another one; also
+                if ``notes`` cannot be written, once all else is.
         """
-        sqlite.save(path, self._header(), self._ledger, overwrite=overwrite)
+        try:
+            self._take_notes()
+        finally:
+            sqlite.save(path, self._header(), self._ledger, overwrite=overwrite)
 
-    def _header(self) -> dict[str, Any]:
-        """The state without its events."""
+    def _take_notes(self) -> None:
+        """Make an event of changed notes; StorageError if they are not JSON-ready."""
         try:
             if not isinstance(self.notes, dict):
                 raise TypeError(f"they are a {type(self.notes).__name__}, not a dict")
@@ -230,12 +235,15 @@ class Run:
         if notes != self._noted:  # an event, so that another copy's notes do not replace them
             self._happen("noted")
             self._noted = notes
+
+    def _header(self) -> dict[str, Any]:
+        """The state without its events."""
         return {
             "format": states.FORMAT,
             "optimizer": type(self).__name__,
             **self._array(),
             "config": self._described(),
-            "notes": json.loads(notes),
+            "notes": json.loads(self._noted),
         }
 
     def _array(self) -> dict[str, Tensor]:

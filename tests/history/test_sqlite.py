@@ -409,8 +409,13 @@ def test_notes_are_a_change_like_any_other(tmp_path):
     for notes in ({"a": {1}}, {"a": float("nan")}, [1]):
         one.notes = notes
         with pytest.raises(StorageError, match="JSON-ready"):
-            one.save(tmp_path / "other.db")
-        assert not (tmp_path / "other.db").exists()
+            one.state_dict()
+        trial = one.ask()
+        with pytest.raises(StorageError, match="JSON-ready"):
+            one.save(path)
+        stored = bd.load(path)  # all else is there
+        assert len(stored.trials) == trial.id + 1
+        assert stored.notes == {"who": ["Ada", 1]}
 
 
 def test_a_state_shares_nothing_with_the_optimizers_that_load_it():

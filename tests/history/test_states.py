@@ -78,7 +78,7 @@ def constraint(rhs):
         ),
         (lambda: finite(POINTS[:5]), finite, "points=<(5, 2) of torch.float64>, this"),
         (lambda: finite(POINTS.float()), finite, "(8, 2) of torch.float32>, this optimizer has"),
-        (finite, box, "bounds=None, this optimizer has bounds=<(2, 3) of torch.float64>"),
+        (finite, box, "names=['x0', 'x1'], this optimizer has names=['lr', 'batch', 'layer']"),
         (
             box,
             lambda: box(narrower()),

@@ -44,6 +44,10 @@ def test_trials_are_numbered_and_live(ledger):
     assert ledger.answered() == [trial]
     assert ledger.answer_count == 1
     assert "value=0.5" in repr(trial)
+    study = bd.RandomOptimizer(bd.Space(dose=bd.Float(0, 1), acid=bd.Choice(["a", "b"])))
+    asked = study.ask()
+    shown = f"dose={asked.params['dose']:.12g}, acid={asked.params['acid']}"
+    assert repr(asked) == f"Trial(id=0, {shown}, round=1, running)"
 
 
 def test_trials_are_read_only(ledger):

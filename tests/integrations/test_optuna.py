@@ -520,6 +520,23 @@ def test_results_without_a_parameter_in_common_are_told(caplog):
         study.sampler.recommend(study)
 
 
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_range_that_has_changed_is_told(caplog, others):
+    def objective(high):
+        def evaluate(trial):
+            more = [trial.suggest_float(f"y{place}", 0, 1) for place in range(others)]
+            return trial.suggest_float("x", 0, high) + sum(more)
+
+        return evaluate
+
+    study = make_study(DelaySampler())
+    study.optimize(objective(1.0), n_trials=3)
+    assert caplog.text == ""
+    study.optimize(objective(2.0), n_trials=4)
+    assert caplog.text.count("The completed trials have different ranges of x, each") == 1
+    assert "in all completed trials" not in caplog.text
+
+
 def test_a_value_that_is_no_number_is_told_without_calls_that_there_are_not(caplog):
     study = make_study(DelaySampler(search_space=PLANE))
     study.enqueue_trial({"x": 0.25, "y": 0.75})

@@ -240,6 +240,7 @@ def rough(x):
     return float((x - 0.3).square().sum() + 0.05 * torch.sin(1000.0 * x).sum())
 
 
+@pytest.mark.filterwarnings("ignore::botorch_delay.exceptions.OutlierWarning")
 def test_where_repeats_agree_the_best_answer_is_recommended_as_it_is(monkeypatch):
     opt = played(cube(3), lambda trial: rough(trial.x), 60)
     assert repeats(opt) == REPEATS

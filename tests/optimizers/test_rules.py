@@ -293,6 +293,30 @@ def test_botorch_acquisitions_run_with_pending_points(factory, pending):
         assert not {t.index for t in opt.pending[:2]} & set(asked[:1])
 
 
+def test_a_factory_that_needs_pending_points_gets_none_where_there_are_none():
+    def factory(model, X_pending):
+        return qUpperConfidenceBound(model, beta=4.0, X_pending=X_pending)
+
+    asked = []
+    for rule in (factory, FACTORIES["function"]):
+        opt = make(rule, bd.Hallucinate())
+        for trial in opt.ask(3):
+            opt.tell(trial, value(trial))  # so that nothing is pending
+        asked.append(opt.ask().index)
+    assert asked[0] == asked[1]
+
+
+class NumPyScores(bd.Rule):
+    def score(self, model):
+        return np.zeros(len(model.candidates))
+
+
+def test_scores_that_are_no_tensor_are_refused():
+    opt = make(NumPyScores(), bd.Hallucinate())
+    with pytest.raises(InputError, match=r"must be a tensor of shape .* got ndarray"):
+        opt.ask()
+
+
 def believing(seed, rule=None, **options):
     """With answers at five points and another at one of them, and five pending."""
     opt = make(rule or bd.UCB(4.0), bd.KrigingBeliever(), seed=seed, **options)

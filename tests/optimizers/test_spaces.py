@@ -4,6 +4,7 @@ import copy
 import json
 import math
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -11,7 +12,13 @@ import torch
 from cases import se
 
 import botorch_delay as bd
-from botorch_delay.exceptions import InputError, InputTypeError, OutsideWarning, StorageError
+from botorch_delay.exceptions import (
+    InputError,
+    InputTypeError,
+    OutlierWarning,
+    OutsideWarning,
+    StorageError,
+)
 
 PARAMETERS = {
     "lr": bd.Float(1e-4, 1e-1, log=True),
@@ -163,6 +170,24 @@ def test_many_results_are_attached_at_once():
     ):
         with pytest.raises(InputError, match=message):
             opt.attach(rows, y)
+    known = len(opt.attached)
+    with pytest.raises(InputError, match=r"x\[1\]: act must be one of .* got 'Tanh'"):
+        opt.attach([rows[0], rows[1] | {"act": "Tanh"}], [1.0, 2.0])
+    assert len(opt.attached) == known
+
+
+def test_a_slip_among_attached_results_is_warned_of():
+    opt = bd.RandomOptimizer(bd.Space(dose=bd.Float(0, 1)))
+    doses = [{"dose": place / 10} for place in range(10)]
+    values = [0.1 * place for place in range(9)] + [7000.0]
+    with pytest.warns(OutlierWarning, match=r"attached result 9, 7000, .* call detach\(9\)"):
+        opt.attach(doses, values)
+    opt.detach(9)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        opt.attach(doses[:2], [0.85, 0.9])
+    with pytest.warns(OutlierWarning, match="attached result 12"):
+        opt.attach(doses[0], -900.0)
 
 
 def test_what_is_attached_is_checked_by_name():
