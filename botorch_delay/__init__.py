@@ -118,7 +118,7 @@ The path of an answer
 Late and wrong answers: one that comes while its round is open serves its design point
 (``OpenRound.settle``). An answer to a closed round changes nothing that was decided. The rule and
 recommendations use it, and with ``evidence="all"`` the bounds of later rounds. The same holds if
-its trial was abandoned before (``Trial.was_abandoned``), except that it then serves no design point
+its trial was abandoned before (``Trial.came_back``), except that it then serves no design point
 (unless evaluations are exact). The ``Budget`` and certificates use both. A trial that was marked as
 failed takes its answer by a correction (``Optimizer.correct``), an event of its own: every part
 counts the trial anew. What was decided with the old answer stays, and the ``Audit`` holds that

@@ -254,7 +254,7 @@ def test_failures_abandonment_and_late_answers(study):
     trials = bd.load("study.db").trials
     assert [t.state.value for t in trials] == ["completed", "failed", "completed", "completed"]
     assert trials[1].reason == "dropped"
-    assert trials[2].was_abandoned
+    assert trials[2].came_back
     assert trials[2].noise_var == 0.1
 
 

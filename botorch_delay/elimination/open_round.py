@@ -143,7 +143,7 @@ class OpenRound:
             return
         # A late answer never serves its slot: whether it comes before the point is asked again may
         # depend on its value.
-        slot.outcome = TrialState.ABANDONED if trial.was_abandoned else trial.state
+        slot.outcome = TrialState.ABANDONED if trial.came_back else trial.state
         if self.is_given_up(slot):
             self.design = None  # made anew without the point
         self._refresh(trial.slot)

@@ -72,7 +72,7 @@ class Feasibility(TrialObserver):
         key, answered = self.key(trial), trial.state is TrialState.COMPLETED
         if trial.state is TrialState.FAILED:
             self.suspects.add(key)
-        if answered is trial.was_abandoned:  # no longer a try, or one after all
+        if answered is trial.came_back:  # no longer a try, or one after all
             self._add_tries(key, 1 if answered else -1)
         if trial.value is not None:
             self._compare(key, trial.value)

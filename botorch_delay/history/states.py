@@ -63,14 +63,8 @@ def difference(
         keys = sorted({**own, **stored}, key=lambda key: key not in _FIRST)
         entries = [(f".{key}", own.get(key), stored.get(key)) for key in keys]
     elif isinstance(own, list) and isinstance(stored, list) and len(own) == len(stored):
-        entries = [
-            (
-                f"[{one['name']!r}]" if isinstance(one, Mapping) and "name" in one else f"[{i}]",
-                *pair,
-            )
-            for i, pair in enumerate(zip(own, stored, strict=True))
-            for one in pair[:1]
-        ]
+        pairs = enumerate(zip(own, stored, strict=True))
+        entries = [(f"[{_name_in(one) or place}]", one, other) for place, (one, other) in pairs]
     elif isinstance(own, float) and isinstance(stored, int | float):
         same = math.isclose(own, stored, rel_tol=tolerance, abs_tol=1e-300)
         return None if same else here
@@ -78,6 +72,11 @@ def difference(
         return None if own is stored or own == stored else here
     found = (difference(one, other, tolerance, place + key) for key, one, other in entries)
     return next(filter(None, found), None)
+
+
+def _name_in(entry: Any) -> str:
+    """The name of an entry of a list, as of parameters, in quotes; empty if it has none."""
+    return repr(entry["name"]) if isinstance(entry, Mapping) and "name" in entry else ""
 
 
 def check_same(own: Mapping[str, Any], stored: Mapping[str, Any], tolerance: float) -> None:

@@ -85,8 +85,8 @@ class Trial(_Placed):
         state: running, completed, failed or abandoned.
         value: the answer as told, or corrected last; None without one.
         noise_var: the known noise variance of the answer, or None.
-        was_abandoned: whether it was answered after it had been abandoned. Then its answer serves
-            no design point.
+        came_back: whether it was answered after it had been abandoned. Then its answer serves no
+            design point.
         reason: why it failed.
         told_at: when its answer, failure or abandonment was told; None while it runs.
         told_step: how many asks had been made by then, in steps; None while it runs.
@@ -104,7 +104,7 @@ class Trial(_Placed):
     state: TrialState = TrialState.RUNNING
     value: float | None = None
     noise_var: float | None = None
-    was_abandoned: bool = False
+    came_back: bool = False
     reason: str = ""
     told_at: float | None = None
     told_step: int | None = None
@@ -279,7 +279,7 @@ class Ledger:
             state=TrialState(event.kind),
             value=event.value,
             noise_var=data.get("noise_var"),
-            was_abandoned=revised,
+            came_back=revised,
             reason=data.get("reason", ""),
             told_at=event.time,
             told_step=self._count,
@@ -305,7 +305,7 @@ class Ledger:
         trial._become(
             state=TrialState.COMPLETED if answered else TrialState.FAILED,
             value=event.value,
-            was_abandoned=trial.was_abandoned and answered,
+            came_back=trial.came_back and answered,
             reason="" if answered else reason,
             corrections=(*trial.corrections, said),
         )

@@ -77,7 +77,7 @@ class Audit(TrialObserver):
         self.failed += failed and not (self._is_over and taken == 0)
         if trial.state is TrialState.ABANDONED and self._rounds.needs_all:
             self.abandoned += current is not None and 0 <= trial.slot < current.design_size
-        self.beyond_bound += taken > self._longest_wait and not trial.was_abandoned
+        self.beyond_bound += taken > self._longest_wait and not trial.came_back
         self.own_noise |= self._has_other_noise(trial)
         constants = self._constants
         self.noisier |= constants is not None and is_noisier(trial, constants.noise_std)

@@ -193,7 +193,7 @@ def test_data_that_come_late_and_data_that_say_nothing(tmp_path):
     assert "finite" in trials[3].reason
     client.get_next_trials(max_trials=1)
     client.attach_data(0, raw_data={"loss": 0.75})
-    assert node_of(client).optimizer.trials[0].was_abandoned
+    assert node_of(client).optimizer.trials[0].came_back
     for one in (client, reloaded(client, tmp_path)):
         assert node_of(one).optimizer.trials[0].value == 0.75
 

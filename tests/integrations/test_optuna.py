@@ -385,7 +385,7 @@ def test_stale_trials_are_freed_on_any_storage_and_may_come_late(tmp_path, monke
     study.tell(dead, 0.25)
     optimizer = sampler.optimizer(study)
     assert optimizer.trials[0].value == 0.25
-    assert optimizer.trials[0].was_abandoned
+    assert optimizer.trials[0].came_back
 
 
 def test_heartbeats_of_a_database_are_honoured(tmp_path, monkeypatch):

@@ -187,7 +187,7 @@ def test_an_abandoned_design_point_frees_the_round():
     assert opt.rounds[0].trial_ids == tuple(range(1, 10))
     opt.tell(trials[0], 5.0)  # a late answer
     assert trials[0].state is TrialState.COMPLETED
-    assert trials[0].was_abandoned
+    assert trials[0].came_back
     assert opt.recommend().index == trials[0].index  # used where all data are used
 
 

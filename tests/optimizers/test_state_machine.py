@@ -271,7 +271,7 @@ class Machine(RuleBasedStateMachine):
             for trial_id in record.trial_ids:
                 assert trials[trial_id].round == number
                 assert trials[trial_id].value is not None or trials[trial_id].corrections
-                assert not trials[trial_id].was_abandoned
+                assert not trials[trial_id].came_back
             assert not used & set(record.trial_ids)
             used |= set(record.trial_ids)
         if not any("infeasible" in line for line in self.opt.guarantee.missing):

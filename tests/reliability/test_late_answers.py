@@ -76,7 +76,7 @@ def test_of_failed_and_abandoned_trials(opt, figures):
     refused(opt, lambda: opt.tell(failed, 1.0))
     refused(opt, lambda: opt.mark_failed(abandoned))
     opt.tell(abandoned, 0.75)
-    assert opt.trials[abandoned.id].was_abandoned
+    assert opt.trials[abandoned.id].came_back
     refused(opt, lambda: opt.tell(abandoned, 0.75))
     assert opt.pending == [running]
     assert opt.ask().id == 4
