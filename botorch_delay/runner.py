@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import os
 import threading
-from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -28,11 +26,12 @@ from botorch_delay.exceptions import (
 from botorch_delay.history import sqlite
 from botorch_delay.history.trials import Trial, TrialState
 from botorch_delay.optimizers.base import Optimizer
+from botorch_delay.optimizers.certificate import Certificate
+from botorch_delay.optimizers.loading import resume
 from botorch_delay.workers import (
     Evaluation,
     Objective,
     Pool,
-    RunReport,
     interrupts_noted,
     make_pool,
     one_line,
@@ -58,6 +57,58 @@ _GOES_ON = "Everything told so far is kept; with a store, the same call goes on 
 _turn = threading.RLock()
 
 OnResult = Callable[[Optimizer, Trial], bool | None]
+
+
+@dataclass
+class RunReport:
+    """What a call of :func:`run` did.
+
+    Attributes:
+        evaluations: those that returned, in the order of their return.
+        failed: ids of trials that failed, also without an evaluation that returned, as when a
+            worker process dies.
+        resumed: how many trials had been asked before this call.
+        abandoned: ids of trials that were running when an earlier run died, or were cancelled.
+        certificate: the one that ended the run, if ``until_gap`` did.
+    """
+
+    evaluations: list[Evaluation] = field(default_factory=list)
+    failed: list[int] = field(default_factory=list)
+    resumed: int = 0
+    abandoned: list[int] = field(default_factory=list)
+    certificate: Certificate | None = None
+
+    @property
+    def out_of_order(self) -> int:
+        """How many evaluations finished after one that was asked later."""
+        latest, count = -1, 0
+        for evaluation in sorted(self.evaluations, key=lambda e: e.finished):
+            count += evaluation.trial_id < latest
+            latest = max(latest, evaluation.trial_id)
+        return count
+
+    @property
+    def utilization(self) -> float:
+        """Share of the time, from the first start to the last end, that workers were busy."""
+        if not self.evaluations:
+            return 0.0
+        begin = min(e.started for e in self.evaluations)
+        end = max(e.finished for e in self.evaluations)
+        workers = len({e.worker for e in self.evaluations})
+        busy = sum(e.finished - e.started for e in self.evaluations)
+        return busy / (workers * (end - begin)) if end > begin else 1.0
+
+    def __str__(self) -> str:
+        workers = len({e.worker for e in self.evaluations})
+        lines = [
+            f"{len(self.evaluations)} evaluations returned, {len(self.failed)} trials failed",
+            f"{workers} workers, busy {self.utilization:.0%} of the time; "
+            f"{self.out_of_order} results out of order",
+            f"{self.resumed} trials were there before; abandoned: {len(self.abandoned)}",
+        ]
+        if self.certificate is not None:
+            lines.append(f"ended by until_gap: {self.certificate}")
+        return "\n".join(lines)
 
 
 def run(
@@ -178,18 +229,7 @@ class _Loop:
     def resume(self) -> None:
         """Load the store, and abandon trials that no worker runs any more."""
         optimizer = self.optimizer
-        if self.store is not None and not optimizer.trials and sqlite.holds_study(self.store):
-            state = sqlite.read(self.store)
-            if optimizer.attached or optimizer.notes:
-                stored = copy.deepcopy(optimizer)
-                stored.load_state_dict(state)
-                if not _holds(stored, optimizer):
-                    raise StorageError(
-                        f"{os.fspath(self.store)} holds a study without some of what was attached "
-                        "or noted before this call, and would replace it; do that after "
-                        "botorch_delay.load, or in on_result."
-                    )
-            optimizer.load_state_dict(state)
+        if self.store is not None and not optimizer.trials and resume(optimizer, self.store):
             for trial in optimizer.pending:
                 logger.warning("trial %d was running when the last run ended; abandoned", trial.id)
                 self._abandon(trial)
@@ -456,12 +496,3 @@ class _Loop:
             self.stopped, self.mistake = True, self.mistake or error
             return False
         return True
-
-
-def _holds(stored: Optimizer, added: Optimizer) -> bool:
-    """Whether a study has all results and notes that were added to another before its run."""
-    own, there = (
-        Counter((*result.x.tolist(), result.value) for result in results)
-        for results in (added.attached, [*stored.attached, *stored.detached])
-    )
-    return own <= there and added.notes.items() <= stored.notes.items()

@@ -1,4 +1,4 @@
-"""What the runner needs: executors behind one interface, code for their workers, the report."""
+"""Executors behind one interface for the runner, and the code that runs in their workers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -25,7 +25,6 @@ from botorch_delay import validation
 from botorch_delay.domains.columns import Columns
 from botorch_delay.exceptions import InputError, InputTypeError
 from botorch_delay.history.trials import Trial
-from botorch_delay.optimizers.certificate import Certificate
 
 Objective = Callable[..., float]
 
@@ -98,58 +97,6 @@ def check_sendable(
             f"{what} cannot be sent to another process ({error}); define it at the top level of a "
             f"module, or use {instead}."
         ) from error
-
-
-@dataclass
-class RunReport:
-    """What a call of :func:`run` did.
-
-    Attributes:
-        evaluations: those that returned, in the order of their return.
-        failed: ids of trials that failed, also without an evaluation that returned, as when a
-            worker process dies.
-        resumed: how many trials had been asked before this call.
-        abandoned: ids of trials that were running when an earlier run died, or were cancelled.
-        certificate: the one that ended the run, if ``until_gap`` did.
-    """
-
-    evaluations: list[Evaluation] = field(default_factory=list)
-    failed: list[int] = field(default_factory=list)
-    resumed: int = 0
-    abandoned: list[int] = field(default_factory=list)
-    certificate: Certificate | None = None
-
-    @property
-    def out_of_order(self) -> int:
-        """How many evaluations finished after one that was asked later."""
-        latest, count = -1, 0
-        for evaluation in sorted(self.evaluations, key=lambda e: e.finished):
-            count += evaluation.trial_id < latest
-            latest = max(latest, evaluation.trial_id)
-        return count
-
-    @property
-    def utilization(self) -> float:
-        """Share of the time, from the first start to the last end, that workers were busy."""
-        if not self.evaluations:
-            return 0.0
-        begin = min(e.started for e in self.evaluations)
-        end = max(e.finished for e in self.evaluations)
-        workers = len({e.worker for e in self.evaluations})
-        busy = sum(e.finished - e.started for e in self.evaluations)
-        return busy / (workers * (end - begin)) if end > begin else 1.0
-
-    def __str__(self) -> str:
-        workers = len({e.worker for e in self.evaluations})
-        lines = [
-            f"{len(self.evaluations)} evaluations returned, {len(self.failed)} trials failed",
-            f"{workers} workers, busy {self.utilization:.0%} of the time; "
-            f"{self.out_of_order} results out of order",
-            f"{self.resumed} trials were there before; abandoned: {len(self.abandoned)}",
-        ]
-        if self.certificate is not None:
-            lines.append(f"ended by until_gap: {self.certificate}")
-        return "\n".join(lines)
 
 
 class Pool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -80,6 +82,33 @@ def editing(path: str | os.PathLike[str], **parts: Any) -> Iterator[Optimizer]:
         with optimizer._lock.held:
             optimizer._take_notes()
             write(optimizer._header(), optimizer._ledger)
+
+
+def resume(optimizer: Optimizer, path: str | os.PathLike[str]) -> bool:
+    """Go on with the study in a file, by an optimizer made the same way; whether there is one.
+
+    Raises:
+        StorageError: as ``load_state_dict``, or if something was attached or noted before that the
+            study lacks; then nothing is changed.
+    """
+    if not sqlite.holds_study(path):
+        return False
+    state = sqlite.read(path)
+    if optimizer.attached or optimizer.notes:
+        stored = copy.deepcopy(optimizer)
+        stored.load_state_dict(state)
+        own, there = (
+            Counter((*result.x.tolist(), result.value) for result in results)
+            for results in (optimizer.attached, [*stored.attached, *stored.detached])
+        )
+        if not (own <= there and optimizer.notes.items() <= stored.notes.items()):
+            raise StorageError(
+                f"{os.fspath(path)} holds a study without some of what was attached or noted "
+                "before this call, and would replace it; do that after botorch_delay.load, or in "
+                "on_result."
+            )
+    optimizer.load_state_dict(state)
+    return True
 
 
 def _make(
