@@ -118,8 +118,8 @@ class DelayGenerationNode(Readable, ExternalGenerationNode):
         [0, 1, 2]
         >>> client.complete_trial(2, raw_data={"loss": 0.3}).name
         'COMPLETED'
-        >>> node.optimizer.pending
-        [Trial(id=0, index=None, round=1, running), Trial(id=1, index=None, round=1, running)]
+        >>> [trial.id for trial in node.optimizer.pending]
+        [0, 1]
     """
 
     def __init__(
