@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from fractions import Fraction
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -16,6 +15,9 @@ from botorch_delay.gp.posterior import Data, Posterior, shared_prefix
 from botorch_delay.gp.surrogate import Surrogate
 
 LEAST_NOISE_VAR = 1e-150  # its inverse has a square
+# Every finite double is a whole number of units, of which 1 has so many.
+_UNITS = 1 << 1074
+_UNITS_SQUARED = _UNITS**2
 
 # A value, its noise variance, and its place in the order of answers; None if that is its source.
 _Answer = tuple[float, float, int | None]
@@ -24,8 +26,8 @@ _Answer = tuple[float, float, int | None]
 class _Point:
     """One point, its answers by source, and their average.
 
-    Sums are exact: the average depends neither on the order in which answers came nor on any that
-    were taken out again. They are slow, so nothing is summed while a point has a single answer.
+    Sums are exact, in whole numbers: the average depends neither on the order in which answers came
+    nor on any that were taken out again. Nothing is summed while a point has a single answer.
     """
 
     def __init__(self, x: Tensor) -> None:
@@ -33,7 +35,7 @@ class _Point:
         self.answers: dict[int, _Answer] = {}
         # Precisions, their products with values, and their squares, summed over the answers except
         # for the changes, each with its sign.
-        self._sums = [Fraction(0)] * 3
+        self._sums = [0] * 3
         self._changes: list[tuple[int, _Answer]] = []
 
     def place(self, source: int, answer: _Answer | None) -> None:
@@ -59,18 +61,25 @@ class _Point:
             return value, noise_var, 1.0
         for sign, (value, noise_var, _) in self._changes:
             precision, square = _precision(noise_var)
-            terms = zip(self._sums, (precision, precision * Fraction(value), square), strict=True)
+            terms = zip(self._sums, (precision, precision * _whole(value), square), strict=True)
             self._sums = [total + x if sign > 0 else total - x for total, x in terms]
         self._changes.clear()
-        total, weighted, squares = map(float, self._sums)
+        scales = zip(self._sums, (_UNITS, _UNITS_SQUARED, _UNITS_SQUARED), strict=True)
+        total, weighted, squares = (part / scale for part, scale in scales)
         return weighted / total, 1.0 / total, squares / total / total
 
 
 @lru_cache(maxsize=1024)  # most answers have the same noise
-def _precision(noise_var: float) -> tuple[Fraction, Fraction]:
-    """The precision of an answer, and its square."""
-    precision = Fraction(1.0 / max(noise_var, LEAST_NOISE_VAR))
+def _precision(noise_var: float) -> tuple[int, int]:
+    """The precision of an answer, in units, and its square, in their squares."""
+    precision = _whole(1.0 / max(noise_var, LEAST_NOISE_VAR))
     return precision, precision**2
+
+
+def _whole(value: float) -> int:
+    """A finite number in units."""
+    numerator, denominator = value.as_integer_ratio()  # the latter is a power of 2
+    return numerator * (_UNITS // denominator)
 
 
 class Averages:

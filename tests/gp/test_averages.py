@@ -1,6 +1,7 @@
 """Averaged answers that come and go: their posteriors are those of the beginning bit by bit."""
 
 import random
+from fractions import Fraction
 
 import pytest
 import torch
@@ -159,6 +160,24 @@ def test_averages_are_those_of_the_answers_that_are_left():
     for source in (0, 3, 6):
         averages.drop(0, source)
     assert averages.at_candidates.keys == [1]
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_sums_are_those_of_fractions(wide):
+    rng = random.Random(0)
+    for _ in range(200):
+        point, answers = _Point(BOUNDS[0]), []
+        for source in range(rng.randrange(2, 7)):
+            value, noise_var = rng.gauss(0.0, 1.0), 1e-4
+            if wide:
+                value *= 10.0 ** rng.uniform(-140.0, 140.0)
+                noise_var = 10.0 ** rng.uniform(-12.0, 4.0)
+            answers.append((Fraction(value), Fraction(1.0 / noise_var)))
+            point.place(source, (value, noise_var, None))
+        total = float(sum(precision for _, precision in answers))
+        weighted = float(sum(value * precision for value, precision in answers))
+        squares = float(sum(precision**2 for _, precision in answers))
+        assert point.row == (weighted / total, 1.0 / total, squares / total / total)
 
 
 def test_an_average_is_exact_in_any_order():
