@@ -61,7 +61,9 @@ class _Point:
             return value, noise_var, 1.0
         for sign, (value, noise_var, _) in self._changes:
             precision, square = _precision(noise_var)
-            terms = zip(self._sums, (precision, precision * _whole(value), square), strict=True)
+            numerator, denominator = value.as_integer_ratio()  # the latter is a power of 2
+            product = precision * numerator * (_UNITS // denominator)
+            terms = zip(self._sums, (precision, product, square), strict=True)
             self._sums = [total + x if sign > 0 else total - x for total, x in terms]
         self._changes.clear()
         scales = zip(self._sums, (_UNITS, _UNITS_SQUARED, _UNITS_SQUARED), strict=True)
@@ -72,14 +74,9 @@ class _Point:
 @lru_cache(maxsize=1024)  # most answers have the same noise
 def _precision(noise_var: float) -> tuple[int, int]:
     """The precision of an answer, in units, and its square, in their squares."""
-    precision = _whole(1.0 / max(noise_var, LEAST_NOISE_VAR))
+    numerator, denominator = (1.0 / max(noise_var, LEAST_NOISE_VAR)).as_integer_ratio()
+    precision = numerator * (_UNITS // denominator)
     return precision, precision**2
-
-
-def _whole(value: float) -> int:
-    """A finite number in units."""
-    numerator, denominator = value.as_integer_ratio()  # the latter is a power of 2
-    return numerator * (_UNITS // denominator)
 
 
 class Averages:
