@@ -251,9 +251,11 @@ class Optimizer(ReadableRun, ABC):
         rows = self._domain.find(X).tolist()
         for point, row, value in zip(X.tolist(), rows, numbers, strict=True):
             self._happen("attached", value, {"x": point, "point": None if row < 0 else row})
+        known = self._ledger.values
         for new in self._ledger.attached[-len(X) :]:
-            far = self._ledger.far(new.value, than=new)
-            _warn_far(f"attached result {new.id}", new.value, far, f"detach({new.id})")
+            if new.value in (known[0], known[-1]):  # no other can be far from all
+                far = self._ledger.far(new.value, than=new)
+                _warn_far(f"attached result {new.id}", new.value, far, f"detach({new.id})")
         repeats = self._ledger.repeated(len(X)) if self._config.proves_from_all else 0
         if repeats:
             warnings.warn(
