@@ -55,6 +55,7 @@ class Fit:
     noise_var: float | None  # None if all are known
     mean: float
     loss: float  # negative log posterior density, up to a constant
+    left_out: np.ndarray  # log density of each value given all others, up to a constant, ``n``
 
 
 class Objective:
@@ -62,7 +63,7 @@ class Objective:
 
     Points are ``n x d``, values and known noise variances ``n``; if these are None one is learned
     for all, with the prior ``noise``. The constant ``mean`` is the best one given the others, at
-    the last point of evaluation.
+    the last point of evaluation, as :meth:`left_out` is.
     """
 
     def __init__(
@@ -97,7 +98,9 @@ class Objective:
         alpha = solved[:, 0] - self.mean * solved[:, 1]
         loss = 0.5 * float((self._sides[:, 0] - self.mean) @ alpha)
         loss += float(factor.diagonal().log().sum())
-        outer = torch.cholesky_inverse(factor).addr_(alpha, alpha, alpha=-1.0).mul_(0.5)
+        inverse = torch.cholesky_inverse(factor)
+        self._weights = alpha, inverse.diagonal().clone()
+        outer = inverse.addr_(alpha, alpha, alpha=-1.0).mul_(0.5)
         trace = float(outer.diagonal().sum())
         pull = outer.mul_(distance.add_(1.0)).mul_(decay).mT  # symmetric: as it lies in memory
         slope = np.empty_like(theta)
@@ -109,6 +112,14 @@ class Objective:
             loss += more
             slope[part] += steeper
         return loss, slope
+
+    def left_out(self) -> np.ndarray:
+        """Log density of each value given all others, up to a constant, ``n``.
+
+        In closed form (Rasmussen and Williams 2006, section 5.4.2).
+        """
+        alpha, precision = self._weights
+        return (0.5 * precision.log() - 0.5 * alpha.square() / precision).numpy()
 
 
 def fit(
@@ -141,6 +152,7 @@ def fit(
         if not np.isfinite(found.fun) or (best is not None and loss >= best.loss):
             continue
         noise = float(np.exp(found.x[d])) if len(start) > d else None
-        objective(found.x)  # for its mean: the search may have ended with another point
-        best = Fit(np.exp(found.x[:d]), noise, objective.mean, loss)
+        objective(found.x)  # the search may have ended with another point
+        scales = np.exp(found.x[:d])
+        best = Fit(scales, noise, objective.mean, loss, objective.left_out())
     return best

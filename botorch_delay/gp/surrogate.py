@@ -29,7 +29,7 @@ from botorch_delay.gp.hyperparameters import (
 from botorch_delay.gp.kernels import build_kernel, describe_kernel, hyperparameters
 from botorch_delay.gp.posterior import Data, Posterior
 from botorch_delay.gp.subset import MOST_POINTS, means_of_all, representative
-from botorch_delay.gp.warping import WARPINGS, Warping, spread_weights
+from botorch_delay.gp.warping import WARPINGS, Warping, better_half, spread_weights
 from botorch_delay.history.answers import Answers
 
 logger = logging.getLogger(__name__)
@@ -53,6 +53,12 @@ NOISE_LOC, NOISE_SCALE = -8.0, 3.0
 START_NOISES = (1e-6, 0.1)
 # The least noise that is learned, as a share of that of exact evaluations.
 LEAST_NOISE = 0.1
+# How much higher the log density of values that are left out must be for another warping than the
+# first one.
+LEAST_GAIN = 2.0
+# With more noise, as a share of the variance, only the first one counts: what noise there is near
+# the best values would be stretched as much as they are.
+MOST_NOISE = 1e-3
 # With more answers a fit is to a random subset, in at most FEW_ITERATIONS iterations, and samples
 # of a box have fewer points, so that an ask does not take longer and longer.
 MANY_ANSWERS = 300
@@ -108,9 +114,11 @@ class Learned:
             for the mode of BoTorch's prior of lengthscales, and a prior of noise that reaches from
             exact evaluations to noise as large as the values.
         warp: "half-rank" for values that may span decades: below the median only ranks count, and
-            near the best a logarithm tells values apart (Song et al. 2024); "yeo-johnson" for
-            that power transform; "none" for values as they are. Bounds in units of the values
-            (``RKHSConfidence``) are computed from values as they are.
+            near the best a logarithm tells values apart (Song et al. 2024), all of this after the
+            cube root or the logarithm of losses that are all above 0 and have next to no noise, if
+            it predicts the better ones better; "yeo-johnson" for that power transform; "none" for
+            values as they are. Bounds in units of the values (``RKHSConfidence``) are computed from
+            values as they are.
     """
 
     warm_start: Hyperparameters | None = None
@@ -316,72 +324,109 @@ def fit_surrogate(
     # would be waited for.
     told = answers.y.double()
     jitter = exact_noise(domain.like)
-    least = LEAST_NOISE * jitter
-    scales, noises = priors(domain, warm_start)
     own = warm_start.noise_var if warm_start else math.exp(NOISE_LOC)
-    own = jitter if exact else max(own, least)
     X = domain.encoding(sent(answers.X, domain.like)).cpu().double()
-    weight = spread_weights(X)
-    warping = WARPINGS[warp](told, weight)
-    y = warping(told)
-    offset, scale = _standardization(y, weight, domain.like)
-    prior = _learned(scales.mode, domain, own, offset=offset, scale=scale or 1.0)
-    if len(y) < MIN_ANSWERS_TO_FIT or scale is None:
-        return replace(prior, scaled=False)
-    prior = replace(prior, warping=warping)
-    y, noise_var = prior.in_own_units(told, answers.noise_var)
-    if exact:
-        noise_var = torch.full_like(y, own)
-    begin = START_NOISES if warm_start is None else (own,)
-    found = _fit(X, y, noise_var, (scales, noises), begin, least, seed)
-    if found is None:
+    search = _Search(
+        *(domain, X, told, answers.noise_var, spread_weights(X), priors(domain, warm_start)),
+        noise=jitter if exact else max(own, LEAST_NOISE * jitter),
+        begin=START_NOISES if warm_start is None else (own,),
+        exact=exact,
+    )
+    warpings = WARPINGS[warp](told, search.weight)
+    prior = search.before(warpings[0])
+    if len(told) < MIN_ANSWERS_TO_FIT or not prior.scaled:
+        return replace(prior, warping=Warping(), scaled=False)
+    fitted = search.best(warpings, seed)
+    if fitted is None:
         kept = "the previous ones stay" if previous is not None else "the priors' modes are used"
         warnings.warn(
-            f"Hyperparameters could not be fitted to {len(y)} answers; {kept}.",
+            f"Hyperparameters could not be fitted to {len(told)} answers; {kept}.",
             FitWarning,
             stacklevel=2,
         )
         return previous or prior
-    units = {"offset": offset + scale * found.mean, "scale": scale, "warping": warping}
-    fitted = _learned(found.lengthscale, domain, found.noise_var or own, **units)
-    logger.info("fitted to %d answers: %s", len(y), fitted.hyperparameters())
+    logger.info("fitted to %d answers: %s", len(told), fitted.hyperparameters())
     return fitted
 
 
-def _fit(
-    X: Tensor,
-    y: Tensor,
-    noise_var: Tensor,
-    priors: tuple[LogNormal, LogNormal],
-    begin: Sequence[float],
-    least: float,
-    seed: int,
-) -> Fit | None:
-    """The best of some fits to normalised inputs, ``n x d``, and standardised values, ``n``.
+@dataclass(frozen=True)
+class _Search:
+    """Fits to some answers, under one warping or another."""
 
-    The noise is learned unless all variances are known. Fits begin with each noise of ``begin``,
-    and ``least`` is the least that is learned. Of many answers a random subset is used.
-    """
-    learns_noise = bool(noise_var.isnan().any())
-    starts = [np.log(priors[0].mode)]
-    if learns_noise:
-        starts = [np.append(starts[0], np.log(max(noise, least))) for noise in begin]
+    domain: Domain
+    X: Tensor  # normalised inputs, ``n x d``
+    told: Tensor  # values to be maximised, ``n``
+    noise_var: Tensor  # known noise variances, NaN where unknown, ``n``
+    weight: Tensor  # of each answer in the distribution of values, ``n``
+    priors: tuple[LogNormal, LogNormal]  # of lengthscales and noise
+    noise: float  # before any fit, and where it is not learned
+    begin: Sequence[float]  # noises that fits begin with
+    exact: bool
 
-    def fitted(rows: Tensor, steps: int) -> Fit | None:
-        known = None if learns_noise else noise_var[rows].numpy()
-        return fit(
-            Objective(X[rows].numpy(), y[rows].numpy(), known, *priors), starts, least, steps
-        )
+    def before(self, warping: Warping) -> Surrogate:
+        """The priors' modes, in units of the warped values."""
+        offset, scale = _standardization(warping(self.told), self.weight, self.domain.like)
+        units = {"offset": offset, "scale": scale or 1.0, "scaled": scale is not None}
+        return _learned(self.priors[0].mode, self.domain, self.noise, warping=warping, **units)
 
-    if len(y) <= MANY_ANSWERS:
-        return fitted(torch.arange(len(y)), MOST_ITERATIONS)
-    generator = torch.Generator().manual_seed(seed)
-    rows = torch.randperm(len(y), generator=generator)[:MANY_ANSWERS].sort().values
-    rough = fitted(rows[::2], FEW_ITERATIONS)  # enough to tell which start is better
-    if rough is not None:
-        noise = () if rough.noise_var is None else (rough.noise_var,)
-        starts = [np.log([*rough.lengthscale, *noise])]
-    return fitted(rows, FEW_ITERATIONS)
+    def best(self, warpings: Sequence[Warping], seed: int) -> Surrogate | None:
+        """The best fit; None if all fail. Of many answers a random subset is used.
+
+        The first warping is taken unless it leaves next to no noise and, with another one, the
+        better half of the values is predicted better, each from all others: ranks have no
+        likelihood for all to be compared by.
+        """
+        rows, steps = torch.arange(len(self.told)), MOST_ITERATIONS
+        if is_subset := len(rows) > MANY_ANSWERS:
+            generator = torch.Generator().manual_seed(seed)
+            every = torch.randperm(len(rows), generator=generator)[:MANY_ANSWERS].sort().values
+            rows, steps = every[::2], FEW_ITERATIONS  # enough to tell which is better
+        good = better_half(self.told, self.weight)[rows]
+        best, model, highest = None, self.before(warpings[0]), -math.inf
+        for warping in warpings:
+            own = self.before(warping)
+            found = self._fit(own, rows, steps)
+            if found is None:
+                continue
+            slope = warping.slope(self.told[rows]) / own.scale
+            density = torch.from_numpy(found.left_out) + slope.log()
+            is_first = warping is warpings[0]
+            score = float(density[good].sum()) - (0.0 if is_first else LEAST_GAIN)
+            if score > highest:
+                best, model, highest = found, own, score
+            if is_first and self._largest_noise(own, found) > MOST_NOISE:
+                break
+        if is_subset:
+            best = self._fit(model, every, steps, best)
+        if best is None:
+            return None
+        units = {"offset": model.offset + model.scale * best.mean, "scale": model.scale}
+        noise_var = best.noise_var or self.noise
+        return _learned(best.lengthscale, self.domain, noise_var, warping=model.warping, **units)
+
+    def _largest_noise(self, model: Surrogate, found: Fit) -> float:
+        """Of the known variances and the learned one, in units of the model."""
+        _, known = model.in_own_units(self.told, self.noise_var)
+        own = self.noise if found.noise_var is None else found.noise_var
+        return float(known.nan_to_num(own).max())
+
+    def _fit(
+        self, model: Surrogate, rows: Tensor, steps: int, begin: Fit | None = None
+    ) -> Fit | None:
+        """The best of some fits; the noise is learned unless all variances are known."""
+        y, noise_var = model.in_own_units(self.told, self.noise_var)
+        if self.exact:
+            noise_var = torch.full_like(y, self.noise)
+        known = None if bool(noise_var.isnan().any()) else noise_var[rows].numpy()
+        scales, noises = self.priors[0].mode, self.begin
+        if begin is not None:
+            scales, noises = begin.lengthscale, (begin.noise_var or self.noise,)
+        least = LEAST_NOISE * exact_noise(self.domain.like)
+        starts = [np.log(scales)]
+        if known is None:
+            starts = [np.append(starts[0], np.log(max(noise, least))) for noise in noises]
+        objective = Objective(self.X[rows].numpy(), y[rows].numpy(), known, *self.priors)
+        return fit(objective, starts, least, steps)
 
 
 def priors(domain: Domain, warm_start: Hyperparameters | None) -> tuple[LogNormal, LogNormal]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,6 +16,9 @@ MAX_KNOTS = 512  # of more only every n-th is kept
 # Base of the logarithm that stretches the better half (Song et al. 2024, appendix, section 4.1).
 LOG_BASE = 1.5
 ROUNDING = 1e-9  # shares that differ by less count as equal
+# Powers of losses that are compared, as in Box and Cox (1964); 0 is the logarithm.
+POWERS = (1.0, 1.0 / 3.0, 0.0)
+MIN_TO_COMPARE = 6  # with fewer answers the first is taken
 CROWD = 0.1  # answers crowd if their inputs differ by less: root mean square, in sides
 
 
@@ -114,20 +117,38 @@ def spread_weights(X: Tensor) -> Tensor:
     return 1.0 / crowd.clamp_min(1.0)
 
 
-def half_rank(y: Tensor, weight: Tensor) -> Warping:
+def _shares(y: Tensor, weight: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct values, increasing, and the share of the weight that each has."""
+    values, place = np.unique(y.detach().cpu().double().numpy(), return_inverse=True)
+    counted = np.bincount(place, weight.cpu().double().numpy())
+    return values, counted / counted.sum()
+
+
+def _median(values: np.ndarray, share: np.ndarray) -> float:
+    return float(values[np.searchsorted(np.cumsum(share), 0.5 - ROUNDING)])
+
+
+def better_half(y: Tensor, weight: Tensor) -> Tensor:
+    """Which of some weighted values, ``n``, are at least their median: bool ``n``."""
+    return y >= _median(*_shares(y, weight))
+
+
+def half_rank(y: Tensor, weight: Tensor, power: float = 1.0) -> Warping:
     """Half-rank, then logarithm: Vizier's output warping (Song et al. 2024), of weighted values.
 
     Values, ``n``, below the median are replaced by normal quantiles of their ranks, scaled to the
     spread of the better half: how bad a bad value is does not count. Then a logarithm stretches
-    small distances from the best value.
+    small distances from the best value. With a ``power`` other than 1 values must be below 0: all
+    this is then done with the power of the losses, 0 for their logarithm.
     """
-    values, place = np.unique(y.detach().cpu().double().numpy(), return_inverse=True)
-    if len(values) < MIN_VALUES:
+    told, share = _shares(y, weight)
+    if len(told) < MIN_VALUES:
         return Warping()
-    counted = np.bincount(place, weight.cpu().double().numpy())
-    share = counted / counted.sum()
-    upto = np.cumsum(share)
-    median = float(values[np.searchsorted(upto, 0.5 - ROUNDING)])
+    values = told
+    if power != 1.0:
+        logs = np.log(-told)
+        values = -(np.expm1(power * logs) / power if power else logs)
+    median, upto = _median(values, share), np.cumsum(share)
     better = values >= median
     spread = float(np.sqrt(np.average((values[better] - median) ** 2, weights=share[better])))
     if spread == 0.0:  # the best one is the median
@@ -137,7 +158,13 @@ def half_rank(y: Tensor, weight: Tensor) -> Warping:
     ranked = np.where(better, values, np.minimum(quantiles, median))
     distance = (ranked[-1] - ranked) / (ranked[-1] - ranked[0])
     warped = 0.5 - np.log1p(distance * (LOG_BASE - 1.0)) / np.log(LOG_BASE)
-    return Warping.through(values, warped)
+    return Warping.through(told, warped)
+
+
+def half_ranks(y: Tensor, weight: Tensor) -> Sequence[Warping]:
+    """:func:`half_rank` of the values, and of powers of losses if every loss is above 0."""
+    are_losses = len(y) >= MIN_TO_COMPARE and bool(y.max() < 0.0)
+    return [half_rank(y, weight, power) for power in POWERS[: None if are_losses else 1]]
 
 
 def yeo_johnson(y: Tensor, weight: Tensor) -> Warping:
@@ -156,8 +183,9 @@ def yeo_johnson(y: Tensor, weight: Tensor) -> Warping:
     return Warping.through(values, warped)
 
 
-WARPINGS: dict[str, Callable[[Tensor, Tensor], Warping]] = {
-    "half-rank": half_rank,
-    "yeo-johnson": yeo_johnson,
-    "none": lambda y, weight: Warping(),
+# The warpings of weighted values that are compared, the simplest first.
+WARPINGS: dict[str, Callable[[Tensor, Tensor], Sequence[Warping]]] = {
+    "half-rank": half_ranks,
+    "yeo-johnson": lambda y, weight: [yeo_johnson(y, weight)],
+    "none": lambda y, weight: [Warping()],
 }

@@ -2,6 +2,9 @@
 
 import numpy as np
 import pytest
+import torch
+from gpytorch.kernels import MaternKernel
+from scipy import stats
 from scipy.optimize import check_grad
 
 from botorch_delay.gp.hyperparameters import LogNormal, Objective, fit
@@ -37,6 +40,29 @@ def test_the_mean_is_the_likeliest():
     best = objective(Y - at)(theta)[0]
     assert mean(objective(Y - at), theta) == pytest.approx(0.0, abs=1e-12)
     assert best == pytest.approx(objective()(theta)[0])
+
+
+def test_values_left_out_are_predicted_as_by_the_others_alone():
+    theta = np.array([-1.0, 0.5, -3.0])
+    function = objective()
+    function(theta)
+    kernel = MaternKernel(nu=2.5, ard_num_dims=2).double()
+    kernel.lengthscale = torch.from_numpy(np.exp(theta[:2]))
+    with torch.no_grad():
+        K = kernel(torch.from_numpy(X)).to_dense().numpy() + np.exp(theta[2]) * np.eye(12)
+    densities = []
+    for row in range(12):
+        others = np.arange(12) != row
+        weights = np.linalg.solve(K[others][:, others], K[others, row])
+        middle = function.mean + weights @ (Y[others] - function.mean)
+        variance = K[row, row] - weights @ K[others, row]
+        densities.append(stats.norm.logpdf(Y[row], middle, np.sqrt(variance)))
+    expected = np.array(densities) + 0.5 * np.log(2.0 * np.pi)
+    np.testing.assert_allclose(function.left_out(), expected, rtol=1e-9)
+    found = fit(objective(), [theta], 1e-7)
+    best = np.log([*found.lengthscale, found.noise_var])
+    function(best)
+    np.testing.assert_allclose(found.left_out, function.left_out(), rtol=1e-6)
 
 
 def test_the_best_of_several_starts_wins():

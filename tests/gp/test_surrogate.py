@@ -21,6 +21,7 @@ from botorch_delay.exceptions import FitWarning, InputError, StorageError
 from botorch_delay.gp import surrogate as module
 from botorch_delay.gp.kernels import covariance
 from botorch_delay.gp.surrogate import Hyperparameters, Learned, Surrogate, fit_surrogate
+from botorch_delay.gp.warping import POWERS, half_rank, spread_weights
 from botorch_delay.history.answers import Answers
 
 POINTS = 10 * scattered(60) - 4
@@ -287,6 +288,30 @@ def test_values_that_span_decades_are_told_apart_after_warping():
         mean = predict(fit(y=decades(X), warp=warp), X, decades(X), NONE, POINTS[best]).mean
         ranks[warp] = spearmanr(mean, decades(POINTS[best])).statistic
     assert ranks["half-rank"] > 0.8 > ranks["yeo-johnson"] > 0.6 > 0.2 > ranks["none"]
+
+
+def chosen(y, noise_var=None, **options):
+    """The power of losses that a fit to values at X takes; None for another warping."""
+    weight = spread_weights(FiniteDomain(POINTS).encoding(X))
+    warping = fit(y=y, noise_var=noise_var, warp="half-rank", **options).warping
+    return next((p for p in POWERS if half_rank(y, weight, p) == warping), None)
+
+
+def test_the_power_of_losses_that_predicts_the_better_half_is_taken():
+    squares = (X - POINTS.mean(dim=0)).square().sum(dim=1)
+    smooth = torch.sin(X / 2).sum(dim=1)
+    assert chosen(-1.0 - squares) == 1.0  # what a stretch near the best would only bend
+    assert chosen(-torch.exp(4.0 * smooth)) == 0.0
+    assert chosen(-torch.exp(4.0 * smooth), exact=True) == 0.0
+    assert chosen(-((3.0 + smooth) ** 3)) in (0.0, 1.0 / 3.0)
+
+
+def test_values_that_are_no_losses_or_have_noise_are_not_taken_to_a_power():
+    steep = torch.exp(4.0 * torch.sin(X / 2).sum(dim=1))
+    assert chosen(steep) == chosen(steep.max() - steep) == 1.0
+    assert chosen(-steep * torch.exp(0.5 * normal(len(X)))) == 1.0
+    known = torch.full((len(X),), 0.01 * steep.var().item(), dtype=torch.double)
+    assert chosen(-steep, known) == 1.0
 
 
 def test_a_warped_surrogate_comes_back_from_its_record():

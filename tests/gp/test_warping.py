@@ -10,7 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from botorch_delay.gp.warping import MAX_KNOTS, WARPINGS, Warping, spread_weights
+from botorch_delay.gp.warping import (
+    MAX_KNOTS,
+    MIN_TO_COMPARE,
+    POWERS,
+    WARPINGS,
+    Warping,
+    better_half,
+    half_rank,
+    half_ranks,
+    spread_weights,
+)
 
 values = st.lists(st.floats(-1e9, 1e9, allow_nan=False, width=32), min_size=1, max_size=40).map(
     lambda numbers: torch.tensor(numbers, dtype=torch.double)
@@ -18,8 +28,8 @@ values = st.lists(st.floats(-1e9, 1e9, allow_nan=False, width=32), min_size=1, m
 
 
 def fitted(kind, y):
-    """The warping of values that count alike."""
-    return WARPINGS[kind](y, torch.ones_like(y))
+    """The first warping of values that count alike."""
+    return WARPINGS[kind](y, torch.ones_like(y))[0]
 
 
 @pytest.mark.parametrize("kind", WARPINGS)
@@ -50,10 +60,35 @@ def test_half_rank_by_hand():
     np.testing.assert_allclose(fitted("half-rank", y)(y).numpy(), expected, rtol=1e-12)
 
 
+@pytest.mark.parametrize("power", POWERS)
+def test_half_rank_of_a_power_is_that_of_the_transformed_losses(power):
+    loss = torch.tensor([1e6, 300.0, 7.0, 0.5, 0.002], dtype=torch.double)
+    weight = torch.tensor([1.0, 2.0, 1.0, 1.0, 0.5], dtype=torch.double)
+    by_scipy = -torch.from_numpy(stats.boxcox(loss.numpy(), lmbda=power))
+    expected = half_rank(by_scipy, weight)(by_scipy)
+    torch.testing.assert_close(half_rank(-loss, weight, power)(-loss), expected)
+
+
+def test_powers_are_compared_for_losses_above_0_alone():
+    y = -torch.arange(1.0, 1.0 + MIN_TO_COMPARE, dtype=torch.double)
+    weight = torch.ones_like(y)
+    assert half_ranks(y, weight) == [half_rank(y, weight, power) for power in POWERS]
+    for others, alike in ((y[1:], weight[1:]), (-y, weight), (y - y[0], weight)):
+        assert half_ranks(others, alike) == [half_rank(others, alike)]
+
+
+def test_the_better_half_begins_at_the_weighted_median():
+    y = torch.tensor([3.0, -1.0, 2.0, 5.0, 2.0], dtype=torch.double)
+    alike = better_half(y, torch.ones_like(y))
+    assert alike.tolist() == [True, False, True, True, True]
+    heavy = better_half(y, y.new_tensor([1.0, 1.0, 1.0, 9.0, 1.0]))
+    assert heavy.tolist() == [False, False, False, True, False]
+
+
 def test_an_answer_that_weighs_twice_is_two_of_its_value():
     y = torch.tensor([-7.0, 2.0, 3.0, 5.0, 8.0, 2.0], dtype=torch.double)
     weight = torch.tensor([1.0, 2.0, 1.0, 1.0, 1.0], dtype=torch.double)
-    once, twice = WARPINGS["half-rank"](y[:5], weight), fitted("half-rank", y)
+    once, twice = half_rank(y[:5], weight), fitted("half-rank", y)
     torch.testing.assert_close(once(y), twice(y))
 
 
@@ -73,7 +108,7 @@ def test_answers_near_the_best_leave_the_rest_apart():
     X = torch.linspace(0.0, 1.0, 11, dtype=torch.double).unsqueeze(-1)
     X = torch.cat([X, torch.linspace(0.49, 0.51, 40, dtype=torch.double).unsqueeze(-1)])
     y = -(X - 0.5).abs().squeeze(-1)
-    alike, spread = (WARPINGS["half-rank"](y, w) for w in (torch.ones_like(y), spread_weights(X)))
+    alike, spread = (half_rank(y, w) for w in (torch.ones_like(y), spread_weights(X)))
     middle = y.new_tensor([-0.3, -0.1, 0.0])
     shares = [
         ((w(middle)[1] - w(middle)[0]) / (w(middle)[2] - w(middle)[0])).item()
