@@ -114,11 +114,10 @@ class Learned:
             for the mode of BoTorch's prior of lengthscales, and a prior of noise that reaches from
             exact evaluations to noise as large as the values.
         warp: "half-rank" for values that may span decades: below the median only ranks count, and
-            near the best a logarithm tells values apart (Song et al. 2024), all of this after the
-            cube root or the logarithm of losses that are all above 0 and have next to no noise, if
-            it predicts the better ones better; "yeo-johnson" for that power transform; "none" for
-            values as they are. Bounds in units of the values (``RKHSConfidence``) are computed from
-            values as they are.
+            near the best a logarithm tells values apart (Song et al. 2024). Where there is next to
+            no noise its base is the one, of three, that predicts the better half best.
+            "yeo-johnson" for that power transform; "none" for values as they are. Bounds in units
+            of the values (``RKHSConfidence``) are computed from values as they are.
     """
 
     warm_start: Hyperparameters | None = None

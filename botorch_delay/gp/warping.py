@@ -13,12 +13,11 @@ from torch import Tensor
 
 MIN_VALUES = 3  # fewer distinct values are not warped
 MAX_KNOTS = 512  # of more only every n-th is kept
-# Base of the logarithm that stretches the better half (Song et al. 2024, appendix, section 4.1).
-LOG_BASE = 1.5
-ROUNDING = 1e-9  # shares that differ by less count as equal
-# Powers of losses that are compared, as in Box and Cox (1964); 0 is the logarithm.
-POWERS = (1.0, 1.0 / 3.0, 0.0)
+# Bases of the logarithm that stretches the better half: that of Song et al. (2024, appendix,
+# section 4.1), and larger ones, which tell values near the best apart.
+BASES = (1.5, 8.0, 64.0)
 MIN_TO_COMPARE = 6  # with fewer answers the first is taken
+ROUNDING = 1e-9  # shares that differ by less count as equal
 CROWD = 0.1  # answers crowd if their inputs differ by less: root mean square, in sides
 
 
@@ -133,21 +132,16 @@ def better_half(y: Tensor, weight: Tensor) -> Tensor:
     return y >= _median(*_shares(y, weight))
 
 
-def half_rank(y: Tensor, weight: Tensor, power: float = 1.0) -> Warping:
+def half_rank(y: Tensor, weight: Tensor, base: float = BASES[0]) -> Warping:
     """Half-rank, then logarithm: Vizier's output warping (Song et al. 2024), of weighted values.
 
     Values, ``n``, below the median are replaced by normal quantiles of their ranks, scaled to the
     spread of the better half: how bad a bad value is does not count. Then a logarithm stretches
-    small distances from the best value. With a ``power`` other than 1 values must be below 0: all
-    this is then done with the power of the losses, 0 for their logarithm.
+    small distances from the best value, up to ``base`` times as much as the largest.
     """
-    told, share = _shares(y, weight)
-    if len(told) < MIN_VALUES:
+    values, share = _shares(y, weight)
+    if len(values) < MIN_VALUES:
         return Warping()
-    values = told
-    if power != 1.0:
-        logs = np.log(-told)
-        values = -(np.expm1(power * logs) / power if power else logs)
     median, upto = _median(values, share), np.cumsum(share)
     better = values >= median
     spread = float(np.sqrt(np.average((values[better] - median) ** 2, weights=share[better])))
@@ -157,14 +151,14 @@ def half_rank(y: Tensor, weight: Tensor, power: float = 1.0) -> Warping:
     quantiles = median + spread * torch.special.ndtri(torch.from_numpy(upto - share / 2)).numpy()
     ranked = np.where(better, values, np.minimum(quantiles, median))
     distance = (ranked[-1] - ranked) / (ranked[-1] - ranked[0])
-    warped = 0.5 - np.log1p(distance * (LOG_BASE - 1.0)) / np.log(LOG_BASE)
-    return Warping.through(told, warped)
+    warped = 0.5 - np.log1p(distance * (base - 1.0)) / np.log(base)
+    return Warping.through(values, warped)
 
 
 def half_ranks(y: Tensor, weight: Tensor) -> Sequence[Warping]:
-    """:func:`half_rank` of the values, and of powers of losses if every loss is above 0."""
-    are_losses = len(y) >= MIN_TO_COMPARE and bool(y.max() < 0.0)
-    return [half_rank(y, weight, power) for power in POWERS[: None if are_losses else 1]]
+    """:func:`half_rank` with every base, or the first one alone if there are few values."""
+    bases = BASES[: None if len(y) >= MIN_TO_COMPARE else 1]
+    return [half_rank(y, weight, base) for base in bases]
 
 
 def yeo_johnson(y: Tensor, weight: Tensor) -> Warping:

@@ -201,7 +201,7 @@ def test_on_a_box_a_few_repeats_of_the_best_point_show_that_there_is_no_noise():
     assert all(later - earlier >= ANSWERS_PER_REPEAT for earlier, later in pairwise(again))
     for number in again:
         known = [trial.value for trial in opt.trials[: number - 3]]
-        assert opt.trials[number].value <= sorted(known)[2]
+        assert opt.trials[number].value <= sorted(known)[2] + 1e-6
     opt.attach(opt.trials[again[0]].x, 5.0)  # so there is noise
     assert opt._feasibility.repeats_differ
 
