@@ -56,9 +56,6 @@ LEAST_NOISE = 0.1
 # How much higher the log density of values that are left out must be for another warping than the
 # first one.
 LEAST_GAIN = 2.0
-# With more noise, as a share of the variance, only the first one counts: what noise there is near
-# the best values would be stretched as much as they are.
-MOST_NOISE = 1e-3
 # With more answers a fit is to a random subset, in at most FEW_ITERATIONS iterations, and samples
 # of a box have fewer points, so that an ask does not take longer and longer.
 MANY_ANSWERS = 300
@@ -114,8 +111,8 @@ class Learned:
             for the mode of BoTorch's prior of lengthscales, and a prior of noise that reaches from
             exact evaluations to noise as large as the values.
         warp: "half-rank" for values that may span decades: below the median only ranks count, and
-            near the best a logarithm tells values apart (Song et al. 2024). Where there is next to
-            no noise its base is the one, of three, that predicts the better half best.
+            near the best a logarithm tells values apart (Song et al. 2024). Where evaluations seem
+            exact its base is the one, of three, that predicts the better half best.
             "yeo-johnson" for that power transform; "none" for values as they are. Bounds in units
             of the values (``RKHSConfidence``) are computed from values as they are.
     """
@@ -371,9 +368,9 @@ class _Search:
     def best(self, warpings: Sequence[Warping], seed: int) -> Surrogate | None:
         """The best fit; None if all fail. Of many answers a random subset is used.
 
-        The first warping is taken unless it leaves next to no noise and, with another one, the
-        better half of the values is predicted better, each from all others: ranks have no
-        likelihood for all to be compared by.
+        The first warping is taken unless it leaves no noise and, with another one, the better half
+        of the values is predicted better, each from all others: ranks have no likelihood for all
+        to be compared by.
         """
         rows, steps = torch.arange(len(self.told)), MOST_ITERATIONS
         if is_subset := len(rows) > MANY_ANSWERS:
@@ -393,8 +390,8 @@ class _Search:
             score = float(density[good].sum()) - (0.0 if is_first else LEAST_GAIN)
             if score > highest:
                 best, model, highest = found, own, score
-            if is_first and self._largest_noise(own, found) > MOST_NOISE:
-                break
+            if is_first and self._has_noise(own, found):
+                break  # what noise the best values have would be stretched with them
         if is_subset:
             best = self._fit(model, every, steps, best)
         if best is None:
@@ -403,11 +400,11 @@ class _Search:
         noise_var = best.noise_var or self.noise
         return _learned(best.lengthscale, self.domain, noise_var, warping=model.warping, **units)
 
-    def _largest_noise(self, model: Surrogate, found: Fit) -> float:
-        """Of the known variances and the learned one, in units of the model."""
+    def _has_noise(self, model: Surrogate, found: Fit) -> bool:
+        """Whether known or learned noise is more than that of exact evaluations."""
         _, known = model.in_own_units(self.told, self.noise_var)
         own = self.noise if found.noise_var is None else found.noise_var
-        return float(known.nan_to_num(own).max())
+        return float(known.nan_to_num(own).max()) > exact_noise(self.domain.like)
 
     def _fit(
         self, model: Surrogate, rows: Tensor, steps: int, begin: Fit | None = None
