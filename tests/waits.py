@@ -62,7 +62,9 @@ BOUNDS = bd.RKHSConfidence(2.0, 0.1)
 MODES = {
     "set, rule, kernel given": Mode(lambda: bd.AcquisitionOptimizer(points(), **given())),
     "set, rounds, kernel given": Mode(lambda: bd.BPEDelayOptimizer(points(), 60, **given())),
-    "set, rounds, kernel learned": Mode(lambda: bd.BPEDelayOptimizer(points(), 60), attached=30),
+    "set, rounds, kernel learned": Mode(
+        lambda: bd.BPEDelayOptimizer(points(), 60), ask=5, attached=30
+    ),
     "set, Algorithm 1": Mode(
         lambda: bd.BPEDelayOptimizer.as_published(
             points(), 60, **given(confidence=BOUNDS, delay=bd.PoissonDelay(2.0))

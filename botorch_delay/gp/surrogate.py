@@ -322,9 +322,11 @@ def fit_surrogate(
     jitter = exact_noise(domain.like)
     own = warm_start.noise_var if warm_start else math.exp(NOISE_LOC)
     X = domain.encoding(sent(answers.X, domain.like)).cpu().double()
+    modes = priors(domain, warm_start)
+    noise = jitter if exact else max(own, LEAST_NOISE * jitter)
     search = _Search(
-        *(domain, X, told, answers.noise_var, spread_weights(X), priors(domain, warm_start)),
-        noise=jitter if exact else max(own, LEAST_NOISE * jitter),
+        *(domain, X, told, answers.noise_var, spread_weights(X), modes),
+        plain=_learned(modes[0].mode, domain, noise),
         begin=START_NOISES if warm_start is None else (own,),
         exact=exact,
     )
@@ -355,15 +357,15 @@ class _Search:
     noise_var: Tensor  # known noise variances, NaN where unknown, ``n``
     weight: Tensor  # of each answer in the distribution of values, ``n``
     priors: tuple[LogNormal, LogNormal]  # of lengthscales and noise
-    noise: float  # before any fit, and where it is not learned
+    plain: Surrogate  # with the priors' modes, of values as they are
     begin: Sequence[float]  # noises that fits begin with
     exact: bool
 
     def before(self, warping: Warping) -> Surrogate:
         """The priors' modes, in units of the warped values."""
         offset, scale = _standardization(warping(self.told), self.weight, self.domain.like)
-        units = {"offset": offset, "scale": scale or 1.0, "scaled": scale is not None}
-        return _learned(self.priors[0].mode, self.domain, self.noise, warping=warping, **units)
+        units: dict[str, Any] = {"offset": offset, "scale": scale or 1.0, "warping": warping}
+        return replace(self.plain, scaled=scale is not None, **units)
 
     def best(self, warpings: Sequence[Warping], seed: int) -> Surrogate | None:
         """The best fit; None if all fail. Of many answers a random subset is used.
@@ -397,13 +399,13 @@ class _Search:
         if best is None:
             return None
         units = {"offset": model.offset + model.scale * best.mean, "scale": model.scale}
-        noise_var = best.noise_var or self.noise
+        noise_var = best.noise_var or self.plain.noise_var
         return _learned(best.lengthscale, self.domain, noise_var, warping=model.warping, **units)
 
     def _has_noise(self, model: Surrogate, found: Fit) -> bool:
         """Whether known or learned noise is more than that of exact evaluations."""
         _, known = model.in_own_units(self.told, self.noise_var)
-        own = self.noise if found.noise_var is None else found.noise_var
+        own = self.plain.noise_var if found.noise_var is None else found.noise_var
         return float(known.nan_to_num(own).max()) > exact_noise(self.domain.like)
 
     def _fit(
@@ -412,11 +414,11 @@ class _Search:
         """The best of some fits; the noise is learned unless all variances are known."""
         y, noise_var = model.in_own_units(self.told, self.noise_var)
         if self.exact:
-            noise_var = torch.full_like(y, self.noise)
+            noise_var = torch.full_like(y, self.plain.noise_var)
         known = None if bool(noise_var.isnan().any()) else noise_var[rows].numpy()
         scales, noises = self.priors[0].mode, self.begin
         if begin is not None:
-            scales, noises = begin.lengthscale, (begin.noise_var or self.noise,)
+            scales, noises = begin.lengthscale, (begin.noise_var or self.plain.noise_var,)
         least = LEAST_NOISE * exact_noise(self.domain.like)
         starts = [np.log(scales)]
         if known is None:
