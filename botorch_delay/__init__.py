@@ -73,9 +73,9 @@ contracts in ``pyproject.toml`` enforce this.
   - Linear algebra: ``kernels.covariance``, and ``factor.Factor``, a Cholesky factor that grows at
     its end.
   - The model: ``surrogate.Surrogate`` is kernel, noise and units. Where these are learned,
-    ``hyperparameters.fit`` fits them, ``warping.Warping`` transforms the values,
-    ``marginal.marginal_deviation`` counts for intervals how uncertain they are, and
-    ``subset.representative`` picks the points to keep when there are very many.
+    ``fitting.fit_surrogate`` fits them (``hyperparameters.fit``, under each ``warping.Warping`` of
+    the values that is compared), ``marginal.marginal_deviation`` counts for intervals how uncertain
+    they are, and ``subset.representative`` picks the points to keep when there are very many.
   - Also ``sample_paths.PriorPaths`` for Thompson sampling, and ``delayed_gp.DelayedGP`` for BoTorch
     users.
 

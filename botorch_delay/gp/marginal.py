@@ -15,9 +15,10 @@ from torch import Tensor
 
 from botorch_delay.domains.devices import sent
 from botorch_delay.domains.domain import Domain
+from botorch_delay.gp.fitting import priors
 from botorch_delay.gp.kernels import covariance
 from botorch_delay.gp.posterior import Moments
-from botorch_delay.gp.surrogate import Hyperparameters, Surrogate, priors
+from botorch_delay.gp.surrogate import Hyperparameters, Surrogate
 from botorch_delay.history.answers import Answers
 
 # The average is over these noise variances of standardised values, where noise is learned, and over

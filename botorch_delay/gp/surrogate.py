@@ -2,64 +2,28 @@
 
 from __future__ import annotations
 
-import logging
 import math
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import torch
 from gpytorch.kernels import Kernel, MaternKernel
 from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.domains.devices import sent
 from botorch_delay.domains.domain import Domain, Encoding
-from botorch_delay.exceptions import FitWarning, InputError, InputTypeError, StorageError
-from botorch_delay.gp.hyperparameters import (
-    LENGTHSCALES,
-    MOST_ITERATIONS,
-    Fit,
-    LogNormal,
-    Objective,
-    fit,
-)
+from botorch_delay.exceptions import InputError, InputTypeError, StorageError
 from botorch_delay.gp.kernels import build_kernel, describe_kernel, hyperparameters
 from botorch_delay.gp.posterior import Data, Posterior
 from botorch_delay.gp.subset import MOST_POINTS, means_of_all, representative
-from botorch_delay.gp.warping import WARPINGS, Warping, better_half, spread_weights
+from botorch_delay.gp.warping import WARPINGS, Warping
 from botorch_delay.history.answers import Answers
 
-logger = logging.getLogger(__name__)
-
 MIN_ANSWERS_TO_FIT = 3  # with fewer answers the priors' modes are used
-# Standard deviations of log-normal priors around their modes: a factor of 1.8 in a lengthscale, and
-# of 2.7 in noise that another study has learned. BoTorch's prior has the same mode of lengthscales
-# and a factor of 5.6, with which a few answers in many columns are explained by lengthscales that
-# jump from fit to fit. For options of a category that is still right: some differ, some do not
-# (benchmarks/REPORT.md, "The prior of lengthscales").
-LENGTHSCALE_SPREAD, OPTION_SPREAD = 0.6, math.sqrt(3.0)
-# How many times longer the mode is for an option. With BoTorch's, an option that was never tried is
-# expected at the mean of all values, and is not asked once the best is far above that.
-OPTION_FACTOR = 4.0
-NOISE_SPREAD = 1.0
-# The log-normal prior of the noise variance of standardised values: from exact evaluations, which
-# BoTorch's own prior and floor of 1e-4 would not trust, to noise as large as the values.
-NOISE_LOC, NOISE_SCALE = -8.0, 3.0
-# Noise that fits begin with; the better result counts. Few answers are explained by short
-# lengthscales without noise as well as by long ones with it.
-START_NOISES = (1e-6, 0.1)
-# The least noise that is learned, as a share of that of exact evaluations.
-LEAST_NOISE = 0.1
-# How much higher the log density of values that are left out must be for another warping than the
-# first one.
-LEAST_GAIN = 2.0
-# With more answers a fit is to a random subset, in at most FEW_ITERATIONS iterations, and samples
-# of a box have fewer points, so that an ask does not take longer and longer.
+# With more answers a fit is to a random subset, and samples of a box have fewer points, so that an
+# ask does not take longer and longer.
 MANY_ANSWERS = 300
-FEW_ITERATIONS = 30
 
 
 def exact_noise(like: Tensor) -> float:
@@ -163,7 +127,7 @@ class Surrogate:
         """This surrogate, with the scale of the values ``y`` (``m``) if it has none yet."""
         if self.scaled or len(y) < MIN_ANSWERS_TO_FIT:
             return self
-        offset, scale = _standardization(self.warping(y), torch.ones_like(y), y)
+        offset, scale = standardization(self.warping(y), torch.ones_like(y), y)
         return self if scale is None else replace(self, offset=offset, scale=scale, scaled=True)
 
     @property
@@ -297,164 +261,7 @@ class Surrogate:
         )
 
 
-def fit_surrogate(
-    domain: Domain,
-    answers: Answers,
-    *,
-    seed: int,
-    previous: Surrogate | None = None,
-    warm_start: Hyperparameters | None = None,
-    exact: bool = False,
-    warp: str = "none",
-) -> Surrogate:
-    """A Matern 5/2 kernel and noise by maximum a posteriori.
-
-    BoTorch's default is the RBF kernel; on tuning tables for development it has more regret
-    (benchmarks/REPORT.md, "The kernel"). Inputs are normalised by the bounding box of
-    the domain; values are warped, then standardised. With fewer than three answers, or if all are
-    equal, the priors' modes are used and the scale of the values counts as unknown. ``warm_start``
-    has modes that replace the usual ones. The noise of ``exact`` evaluations is a jitter, and not
-    learned. If the fit fails ``previous`` is kept, with a :class:`FitWarning`.
-    """
-    # On the CPU: a fit takes a hundred steps on a few hundred answers, and at each one a device
-    # would be waited for.
-    told = answers.y.double()
-    jitter = exact_noise(domain.like)
-    own = warm_start.noise_var if warm_start else math.exp(NOISE_LOC)
-    X = domain.encoding(sent(answers.X, domain.like)).cpu().double()
-    modes = priors(domain, warm_start)
-    noise = jitter if exact else max(own, LEAST_NOISE * jitter)
-    search = _Search(
-        *(domain, X, told, answers.noise_var, spread_weights(X), modes),
-        plain=_learned(modes[0].mode, domain, noise),
-        begin=START_NOISES if warm_start is None else (own,),
-        exact=exact,
-    )
-    warpings = WARPINGS[warp](told, search.weight)
-    prior = search.before(warpings[0])
-    if len(told) < MIN_ANSWERS_TO_FIT or not prior.scaled:
-        return replace(prior, warping=Warping(), scaled=False)
-    fitted = search.best(warpings, seed)
-    if fitted is None:
-        kept = "the previous ones stay" if previous is not None else "the priors' modes are used"
-        warnings.warn(
-            f"Hyperparameters could not be fitted to {len(told)} answers; {kept}.",
-            FitWarning,
-            stacklevel=2,
-        )
-        return previous or prior
-    logger.info("fitted to %d answers: %s", len(told), fitted.hyperparameters())
-    return fitted
-
-
-@dataclass(frozen=True)
-class _Search:
-    """Fits to some answers, under one warping or another."""
-
-    domain: Domain
-    X: Tensor  # normalised inputs, ``n x d``
-    told: Tensor  # values to be maximised, ``n``
-    noise_var: Tensor  # known noise variances, NaN where unknown, ``n``
-    weight: Tensor  # of each answer in the distribution of values, ``n``
-    priors: tuple[LogNormal, LogNormal]  # of lengthscales and noise
-    plain: Surrogate  # with the priors' modes, of values as they are
-    begin: Sequence[float]  # noises that fits begin with
-    exact: bool
-
-    def before(self, warping: Warping) -> Surrogate:
-        """The priors' modes, in units of the warped values."""
-        offset, scale = _standardization(warping(self.told), self.weight, self.domain.like)
-        units: dict[str, Any] = {"offset": offset, "scale": scale or 1.0, "warping": warping}
-        return replace(self.plain, scaled=scale is not None, **units)
-
-    def best(self, warpings: Sequence[Warping], seed: int) -> Surrogate | None:
-        """The best fit; None if all fail. Of many answers a random subset is used.
-
-        The first warping is taken unless it leaves no noise and, with another one, the better half
-        of the values is predicted better, each from all others: ranks have no likelihood for all
-        to be compared by.
-        """
-        rows, steps = torch.arange(len(self.told)), MOST_ITERATIONS
-        if is_subset := len(rows) > MANY_ANSWERS:
-            generator = torch.Generator().manual_seed(seed)
-            every = torch.randperm(len(rows), generator=generator)[:MANY_ANSWERS].sort().values
-            rows, steps = every[::2], FEW_ITERATIONS  # enough to tell which is better
-        good = better_half(self.told, self.weight)[rows]
-        best, model, highest = None, self.before(warpings[0]), -math.inf
-        for warping in warpings:
-            own = self.before(warping)
-            found = self._fit(own, rows, steps)
-            if found is None:
-                continue
-            slope = warping.slope(self.told[rows]) / own.scale
-            density = torch.from_numpy(found.left_out) + slope.log()
-            is_first = warping is warpings[0]
-            score = float(density[good].sum()) - (0.0 if is_first else LEAST_GAIN)
-            if score > highest:
-                best, model, highest = found, own, score
-            if is_first and self._has_noise(own, found):
-                break  # what noise the best values have would be stretched with them
-        if is_subset:
-            best = self._fit(model, every, steps, best)
-        if best is None:
-            return None
-        units = {"offset": model.offset + model.scale * best.mean, "scale": model.scale}
-        noise_var = best.noise_var or self.plain.noise_var
-        return _learned(best.lengthscale, self.domain, noise_var, warping=model.warping, **units)
-
-    def _has_noise(self, model: Surrogate, found: Fit) -> bool:
-        """Whether known or learned noise is more than that of exact evaluations."""
-        _, known = model.in_own_units(self.told, self.noise_var)
-        own = self.plain.noise_var if found.noise_var is None else found.noise_var
-        return float(known.nan_to_num(own).max()) > exact_noise(self.domain.like)
-
-    def _fit(
-        self, model: Surrogate, rows: Tensor, steps: int, begin: Fit | None = None
-    ) -> Fit | None:
-        """The best of some fits; the noise is learned unless all variances are known."""
-        y, noise_var = model.in_own_units(self.told, self.noise_var)
-        if self.exact:
-            noise_var = torch.full_like(y, self.plain.noise_var)
-        known = None if bool(noise_var.isnan().any()) else noise_var[rows].numpy()
-        scales, noises = self.priors[0].mode, self.begin
-        if begin is not None:
-            scales, noises = begin.lengthscale, (begin.noise_var or self.plain.noise_var,)
-        least = LEAST_NOISE * exact_noise(self.domain.like)
-        starts = [np.log(scales)]
-        if known is None:
-            starts = [np.append(starts[0], np.log(max(noise, least))) for noise in noises]
-        objective = Objective(self.X[rows].numpy(), y[rows].numpy(), known, *self.priors)
-        return fit(objective, starts, least, steps)
-
-
-def priors(domain: Domain, warm_start: Hyperparameters | None) -> tuple[LogNormal, LogNormal]:
-    """Priors of lengthscales and noise, around what another study has learned if it is given."""
-    options = slice(domain.dim - len(domain.encoding.categories), None)  # of the encoded columns
-    if warm_start is None:
-        columns = len(domain.encoding.width)
-        # The mode of BoTorch's prior, LogNormal(sqrt(2) + log(columns) / 2, sqrt(3)).
-        scale = math.exp(math.sqrt(2.0) - 3.0) * math.sqrt(columns)
-        scales, noises = np.full(columns, scale), LogNormal(np.array([NOISE_LOC]), NOISE_SCALE)
-        scales[options] *= OPTION_FACTOR
-    else:
-        scales = np.maximum(warm_start.lengthscale, LENGTHSCALES[0])
-        noises = LogNormal.around(
-            np.array([max(warm_start.noise_var, LEAST_NOISE * exact_noise(domain.like))]),
-            NOISE_SPREAD,
-        )
-    spread = np.full(len(scales), LENGTHSCALE_SPREAD)
-    spread[options] = OPTION_SPREAD
-    return LogNormal.around(scales, spread), noises
-
-
-def _learned(lengthscale: np.ndarray, domain: Domain, noise_var: float, **units: Any) -> Surrogate:
-    kernel = MaternKernel(nu=2.5, ard_num_dims=len(lengthscale)).to(domain.like)
-    kernel.lengthscale = sent(lengthscale, domain.like)
-    kernel.requires_grad_(False).eval()
-    return Surrogate(kernel, noise_var, domain.like, domain.encoding, learned=True, **units)
-
-
-def _standardization(y: Tensor, weight: Tensor, like: Tensor) -> tuple[float, float | None]:
+def standardization(y: Tensor, weight: Tensor, like: Tensor) -> tuple[float, float | None]:
     """Mean and deviation of weighted values; None if they are equal up to rounding."""
     if len(y) == 0:
         return 0.0, None

@@ -20,7 +20,8 @@ from botorch_delay.domains.devices import one_thread
 from botorch_delay.domains.domain import Domain
 from botorch_delay.exceptions import StorageError
 from botorch_delay.gp.factor import warned
-from botorch_delay.gp.surrogate import MIN_ANSWERS_TO_FIT, Learned, Surrogate, fit_surrogate
+from botorch_delay.gp.fitting import fit_surrogate
+from botorch_delay.gp.surrogate import MIN_ANSWERS_TO_FIT, Learned, Surrogate
 from botorch_delay.history import sqlite, states
 from botorch_delay.history.events import SETTLED, Event, read_events, truncated
 from botorch_delay.history.point_status import Feasibility

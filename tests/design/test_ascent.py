@@ -10,9 +10,9 @@ import botorch_delay as bd
 from botorch_delay.design import ascent
 from botorch_delay.design.ascent import BoundClimb
 from botorch_delay.gp.averages import Averages
+from botorch_delay.gp.fitting import fit_surrogate
 from botorch_delay.gp.kernels import covariance
 from botorch_delay.gp.posterior import Posterior
-from botorch_delay.gp.surrogate import fit_surrogate
 from botorch_delay.history.answers import Answers
 
 BOUNDS = torch.tensor([[0.0, 1e-3, 0.0, -2.0], [1.0, 1.0, 2.0, 3.0]], dtype=torch.double)

@@ -8,9 +8,10 @@ from cases import line
 
 import botorch_delay as bd
 from botorch_delay.gp import marginal
+from botorch_delay.gp.fitting import fit_surrogate, priors
 from botorch_delay.gp.kernels import covariance
 from botorch_delay.gp.marginal import FACTORS, NOISES, marginal_deviation
-from botorch_delay.gp.surrogate import Hyperparameters, fit_surrogate, priors
+from botorch_delay.gp.surrogate import Hyperparameters
 from botorch_delay.history.answers import Answers, same_points
 from botorch_delay.optimizers import reading
 from botorch_delay.optimizers.recommendation import COUNTED

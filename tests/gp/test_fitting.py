@@ -18,9 +18,10 @@ from scipy.stats import spearmanr
 
 from botorch_delay import BPEDelayOptimizer, FiniteDomain
 from botorch_delay.exceptions import FitWarning, InputError, StorageError
-from botorch_delay.gp import surrogate as module
+from botorch_delay.gp import fitting as module
+from botorch_delay.gp.fitting import fit_surrogate
 from botorch_delay.gp.kernels import covariance
-from botorch_delay.gp.surrogate import Hyperparameters, Learned, Surrogate, fit_surrogate
+from botorch_delay.gp.surrogate import Hyperparameters, Learned, Surrogate
 from botorch_delay.gp.warping import BASES, half_rank, spread_weights
 from botorch_delay.history.answers import Answers
 
@@ -207,7 +208,7 @@ def test_a_fit_that_fails_keeps_the_last_good_one(monkeypatch):
 
 @pytest.mark.usefixtures("alike")
 def test_a_fit_to_many_answers_takes_a_subset(monkeypatch):
-    monkeypatch.setattr("botorch_delay.gp.surrogate.MANY_ANSWERS", 40)
+    monkeypatch.setattr(module, "MANY_ANSWERS", 40)
     domain = FiniteDomain(scattered(60))
     y = domain.points[:, 0].sin()
     many = fit_surrogate(domain, answers(domain.points, y), seed=1)
@@ -217,7 +218,7 @@ def test_a_fit_to_many_answers_takes_a_subset(monkeypatch):
     assert many.hyperparameters() != other.hyperparameters()
     # The scale of the values is that of all of them.
     assert many.scale == pytest.approx(y.std().item())
-    monkeypatch.setattr("botorch_delay.gp.surrogate.FEW_ITERATIONS", 1)
+    monkeypatch.setattr(module, "FEW_ITERATIONS", 1)
     cut_short = fit_surrogate(domain, answers(domain.points, y), seed=1)
     assert cut_short.hyperparameters() != many.hyperparameters()
 
