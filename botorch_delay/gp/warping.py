@@ -15,8 +15,8 @@ MIN_VALUES = 3  # fewer distinct values are not warped
 MAX_KNOTS = 512  # of more only every n-th is kept
 # Bases of the logarithm that stretches the better half: that of Song et al. (2024, appendix,
 # section 4.1), and larger ones, which tell values near the best apart.
-BASES = (1.5, 8.0, 64.0)
-MIN_TO_COMPARE = 12  # fewer answers hardly tell noise, which larger bases would stretch
+BASES = (1.5, 16.0, 256.0, 4096.0)
+MIN_TO_COMPARE = 24  # fewer answers hardly tell noise, which larger bases would stretch
 ROUNDING = 1e-9  # shares that differ by less count as equal
 CROWD = 0.1  # answers crowd if their inputs differ by less: root mean square, in sides
 

@@ -755,6 +755,13 @@ _add_loose(
     DOWN,
 )
 
+_add_loose(
+    "learned, exact",
+    bpe(points, lambda: learned() | {"exact": True}, horizon=40),
+    prompt,
+    asks=40,
+)
+
 # Boxes.
 _add_loose("box, defaults", bpe(square, given, horizon=24), unruly, asks=24)
 _add_loose("box, design only", bpe(square, given, DESIGN_ONLY, horizon=30), steady, DOWN, asks=30)
