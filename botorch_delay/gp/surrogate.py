@@ -76,7 +76,7 @@ class Learned:
             exact evaluations to noise as large as the values.
         warp: "half-rank" for values that may span decades: below the median only ranks count, and
             near the best a logarithm tells values apart (Song et al. 2024). Where evaluations seem
-            exact its base is the one, of three, that predicts the better half best.
+            exact its base is the one, of four, that predicts the better half best.
             "yeo-johnson" for that power transform; "none" for values as they are. Bounds in units
             of the values (``RKHSConfidence``) are computed from values as they are.
     """
