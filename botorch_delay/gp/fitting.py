@@ -90,16 +90,21 @@ def fit_surrogate(
     modes = priors(domain, warm_start)
     noise = jitter if exact else max(own, LEAST_NOISE * jitter)
     search = _Search(
-        *(domain, X, told, answers.noise_var, spread_weights(X), modes),
+        domain,
+        X,
+        told,
+        noise_var=answers.noise_var,
+        weight=spread_weights(X),
+        priors=modes,
         plain=_learned(modes[0].mode, domain, noise),
         begin=START_NOISES if warm_start is None else (own,),
         exact=exact,
     )
-    warpings = WARPINGS[warp](told, search.weight)
-    prior = search.before(warpings[0])
+    models = [search.before(warping) for warping in WARPINGS[warp](told, search.weight)]
+    prior = models[0]
     if len(told) < MIN_ANSWERS_TO_FIT or not prior.scaled:
         return replace(prior, warping=Warping(), scaled=False)
-    fitted = search.best(warpings, seed)
+    fitted = search.best(models, seed)
     if fitted is None:
         kept = "the previous ones stay" if previous is not None else "the priors' modes are used"
         warnings.warn(
@@ -132,8 +137,8 @@ class _Search:
         units: dict[str, Any] = {"offset": offset, "scale": scale or 1.0, "warping": warping}
         return replace(self.plain, scaled=scale is not None, **units)
 
-    def best(self, warpings: Sequence[Warping], seed: int) -> Surrogate | None:
-        """The best fit; None if all fail. Of many answers a random subset is used.
+    def best(self, models: Sequence[Surrogate], seed: int) -> Surrogate | None:
+        """The best fit of some models; None if all fail. Of many answers a random subset is used.
 
         The first warping is taken unless it leaves no noise and, with another one, the better half
         of the values is predicted better, each from all others: ranks have no likelihood for all
@@ -145,15 +150,14 @@ class _Search:
             every = torch.randperm(len(rows), generator=generator)[:MANY_ANSWERS].sort().values
             rows, steps = every[::2], FEW_ITERATIONS  # enough to tell which is better
         good = better_half(self.told, self.weight)[rows]
-        best, model, highest = None, self.before(warpings[0]), -math.inf
-        for warping in warpings:
-            own = self.before(warping)
+        best, model, highest = None, models[0], -math.inf
+        for own in models:
             found = self._fit(own, rows, steps)
             if found is None:
                 continue
-            slope = warping.slope(self.told[rows]) / own.scale
+            slope = own.warping.slope(self.told[rows]) / own.scale
             density = torch.from_numpy(found.left_out) + slope.log()
-            is_first = warping is warpings[0]
+            is_first = own is models[0]
             score = float(density[good].sum()) - (0.0 if is_first else LEAST_GAIN)
             if score > highest:
                 best, model, highest = found, own, score
