@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping
-from functools import cached_property
 from typing import Any
 
 from gpytorch.kernels import Kernel
@@ -217,9 +216,13 @@ class Audit(TrialObserver):
 
     def _waits(self) -> tuple[int, float]:
         """How many asks were made while rounds waited, and what they can have cost at most."""
-        most, waits = self._most_costly, self._rounds.out_of_round
-        cost = waits * most
-        rounds = [(record.waits, record.half_width) for record in self._rounds.records]
+        assert self._config.fixed is not None
+        assert self._constants is not None
+        largest = self._rounds.active.largest_prior_deviation(self._config.fixed.covar_module)
+        most = 2.0 * self._constants.norm_bound * largest  # of functions of that norm
+        waits, cost = 0, 0.0
+        rounds: list[tuple[int, float | None]] = [(self._rounds.out_of_round, None)]
+        rounds += [(record.waits, record.half_width) for record in self._rounds.records]
         if self._rounds.open is not None:
             rounds.append((self._rounds.open.waits, None))
         for count, half_width in rounds:
@@ -228,14 +231,6 @@ class Audit(TrialObserver):
             if half_width is not None:  # no point of more regret was left
                 most = min(most, 4.0 * half_width)
         return waits, cost
-
-    @cached_property
-    def _most_costly(self) -> float:
-        """The most that an ask can cost: functions of norm C vary by at most 2 C max sqrt(k)."""
-        assert self._config.fixed is not None
-        assert self._constants is not None
-        largest = self._rounds.active.largest_prior_deviation(self._config.fixed.covar_module)
-        return 2.0 * self._constants.norm_bound * largest
 
     def _assumptions(self) -> list[str]:
         """What the claim rests on, in words, for users to judge; but for the terms of a budget."""
@@ -299,15 +294,13 @@ class Audit(TrialObserver):
                 "the delay bound with the paper's minimum is exceeded far more often than "
                 "promised; use paper_min=False."
             )
-        if resets and config.exact:
+        if resets:
             missing.append(
                 "every active point has its exact value already or is infeasible, so that points "
                 "are asked that bounds had eliminated."
-            )
-        if resets and not config.exact:
-            missing.append(
-                "every active point turned out to be infeasible, so that points had to be taken "
-                "back that bounds had eliminated."
+                if config.exact
+                else "every active point turned out to be infeasible, so that points had to be "
+                "taken back that bounds had eliminated."
             )
         if delay is not None and config.exploit is not None and not config.repeat_pending:
             missing.append(
@@ -331,7 +324,7 @@ class Audit(TrialObserver):
                 f"{constants.noise_std:g}, and contradict norm_bound = {constants.norm_bound:g}: "
                 "it or noise_std is too small, or the kernel is wrong."
             ]
-        contradicted |= self._budget is not None and self._budget.refuted
+        contradicted |= self._budget is not None and bool(self._budget.bounds.refuted)
         if contradicted and not self.noisier:
             return [
                 "the answers contradict norm_bound and noise_std: no function of that norm fits."

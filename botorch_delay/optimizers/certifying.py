@@ -86,7 +86,7 @@ class CertifyingUCB(Rule):
         """B of every view; that of a norm of 0 where the answers contradict the norm."""
         counts = model.feasibility.ask_counts()
         energy = float(len(counts))
-        for number in (model.asks, sum(map(group_count, counts))):
+        for number in (sum(counts), sum(map(group_count, counts))):
             energy += 0.5 * (noise_energy(number, self.delta / 2.0) - number)
         for view in model.views:
             share = self.noise_std**2 / view.answers.surrogate.noise_var
