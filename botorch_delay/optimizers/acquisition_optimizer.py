@@ -47,8 +47,7 @@ class AcquisitionOptimizer(Optimizer):
             this happens only if every point that may be asked has one.
 
     Raises:
-        NotSupportedError: if Thompson sampling on a box or on more than 5,000 points knows no
-            features of the kernel.
+        NotSupportedError: for samples on a box or over 5,000 points of a kernel without features.
 
     Example:
         >>> import torch

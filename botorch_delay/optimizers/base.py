@@ -152,8 +152,7 @@ class Optimizer(ReadableRun, ABC):
 
         Args:
             trial: an answered or failed trial, or its id.
-            value: what the evaluation gave, finite; None if it failed: its point may be asked
-                again.
+            value: what the evaluation gave, finite; None if it failed.
             reason: why it is corrected, kept with the trial.
 
         Raises:

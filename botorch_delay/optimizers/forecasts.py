@@ -43,9 +43,8 @@ def describe_running(
 class Forecast:
     """When the open round will close: inside which of the next asks.
 
-    Delays are taken as independent with the law estimated from the answers so far, given how long
-    running trials have been out; no further trial is expected to fail. With ``straggler_factor``
-    the round may close sooner.
+    Delays are taken as independent, with the law estimated from the answers so far; no further
+    trial is expected to fail. With ``straggler_factor`` the round may close sooner.
 
     Attributes:
         round: its number.
@@ -80,8 +79,7 @@ class Forecast:
     def quantile(self, p: float) -> float:
         """The least number of asks within which the round closes with probability ``p``.
 
-        At least 1; ``inf`` if delays longer than any known so far have more than ``1 - p`` of the
-        estimated probability.
+        At least 1; ``inf`` if delays beyond all known ones have more than ``1 - p`` of the law.
         """
         p = validation.probability(p, "p")
         limit = 0 if self.law is None else self.law.limit

@@ -36,7 +36,7 @@ from botorch_delay.optimizers.pending import Censor, Hallucinate, Ignore, Krigin
 from botorch_delay.optimizers.rules import UCB, BotorchRule, ThompsonSampling
 
 _PLAIN = (bool, int, float, str, type(None))
-# A kernel that cannot be rebuilt is recognised by its values between this many points.
+# So many points tell kernels apart.
 _PROBES = 8
 _REBUILT: dict[str, type] = {
     part.__name__: part
@@ -55,7 +55,7 @@ _ARGUMENTS = {name: tuple(inspect.signature(part).parameters) for name, part in 
 def describe_part(part: Any, points: Tensor | None = None) -> Any:
     """A JSON-ready record of a part; None, numbers, texts and lists of them as they are.
 
-    ``points``, ``N x d``, are those between which a kernel is recognised that cannot be rebuilt.
+    A kernel that cannot be rebuilt is recognised by its values between ``points``, ``N x d``.
     """
     if isinstance(part, _PLAIN):
         return part

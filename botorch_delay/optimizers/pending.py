@@ -39,8 +39,7 @@ class Ignore(Pending):
 class Hallucinate(Pending):
     """The mean from what has arrived, the deviation from everything asked (Desautels 2014).
 
-    Equivalent to answers equal to the posterior mean at the pending points. A trial that has
-    failed stays counted.
+    Equivalent to answers equal to the posterior mean at the pending points. Failed trials count.
     """
 
     counts_in_deviation = True

@@ -46,13 +46,11 @@ class Recommendation:
             three answers that are not all equal, for the scale of the values is unknown.
         upper: upper end, or inf.
         interval: what the interval is, in words.
-        count: how many answers there are at this very point, 0 if it was never tried; ``mean``
-            rests on all answers.
+        count: how many answers there are at this very point, 0 if it was never tried.
         params: the point's values by name.
         noise_std: standard deviation of the noise of one answer there, as the model has it, in the
             user's units; where values are warped, half of what one deviation to either side of the
-            mean spans. 0 if evaluations are or seem exact, nan while the scale of the values is
-            unknown.
+            mean spans. 0 if evaluations are or seem exact, nan while values have no scale.
     """
 
     x: Tensor

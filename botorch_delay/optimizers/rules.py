@@ -49,8 +49,7 @@ class Rule:
         costly: whether it takes long to evaluate; then climbs on a box are few and short.
         scores_are_values: whether a score is a value that f may take at the point (a bound, a
             sample), and not, say, an improvement. Then scores that differ by rounding tie, climbs
-            end where they gain next to nothing, and on lists with a learned kernel new points come
-            first.
+            end where they gain next to nothing, and ``Exploit`` puts new points of lists first.
         draws_where_crowded: whether it is maximised given values drawn for pending points where
             these crowd (:meth:`RuleModel.is_crowded`).
         inflates: whether it uses the widths of ``Censor(inflate=True)``.
