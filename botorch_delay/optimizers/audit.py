@@ -15,7 +15,7 @@ from gpytorch.kernels import Kernel
 
 from botorch_delay import validation
 from botorch_delay.confidence.anytime import Ellipsoids
-from botorch_delay.confidence.guarantee import BudgetTerms, Guarantee
+from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.delays import SubExponentialDelay
 from botorch_delay.elimination.rounds import Departure
 from botorch_delay.history.point_status import MAX_FAILURES
@@ -188,7 +188,15 @@ class Audit(TrialObserver):
         if budget is not None:
             terms = budget.terms()
             factor, waits, cost = terms.factor, budget.waits, terms.waits_cost
-            assumptions.append(_of_budget(terms))
+            assumptions.append(
+                f"the regret bound is {terms.bound:.6g} (B = {terms.plan:.6g}, BPE-Delay's plan on "
+                "the whole set), plus W, what asks cost while a round waits or a point is asked "
+                f"again ({terms.waits_cost:.6g} so far), plus E, what rounds on the active set "
+                f"come to beyond the plan ({terms.excess:.6g} so far). Any asks cost at most "
+                f"{terms.trivial:.6g}: a factor of {terms.vacuous_from:.3g} or more says nothing. "
+                "certificate needs none of B, W and E, and holds whatever delays, failures and "
+                "missing answers depend on"
+            )
         elif self._constants is not None and self._rounds.round_rule.on_arrival:
             waits, cost = self._waits()
         return Guarantee(
@@ -207,9 +215,8 @@ class Audit(TrialObserver):
     def _plays(self) -> str:
         """The rule that decides the run, if the horizon leaves room for one design point only."""
         config, asks = self._config, self._config.horizon
-        if config.rule is None or config.budget_factor is not None or asks is None:
-            return ""
-        if config.fraction * (asks - 1) >= 1.0:
+        one = asks is not None and config.fraction * (asks - 1) < 1.0
+        if config.rule is None or config.budget_factor is not None or not one:
             return ""
         rule = f"{config.rule.method(config.pending)}, {config.rule!r}"
         return f"One of the {asks} asks is a design point; the others play a rule: {rule}."
@@ -435,15 +442,3 @@ def _of_rounds(config: BPEConfig) -> list[str]:
     if config.rounds.straggler_factor is not None and not config.exact:
         assumptions.append(_NO_STRAGGLERS.format(config.rounds.straggler_factor))
     return assumptions
-
-
-def _of_budget(budget: BudgetTerms) -> str:
-    """What the regret bound consists of, where there is a budget."""
-    return (
-        f"the regret bound is {budget.bound:.6g} (B = {budget.plan:.6g}, BPE-Delay's plan on "
-        "the whole set), plus W, what asks cost while a round waits or a point is asked again "
-        f"({budget.waits_cost:.6g} so far), plus E, what rounds on the active set come to beyond "
-        f"the plan ({budget.excess:.6g} so far). Any asks cost at most {budget.trivial:.6g}: a "
-        f"factor of {budget.vacuous_from:.3g} or more says nothing. certificate needs "
-        "none of B, W and E, and holds whatever delays, failures and missing answers depend on"
-    )

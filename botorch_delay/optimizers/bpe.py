@@ -22,7 +22,7 @@ from botorch_delay.domains.domain import Domain
 from botorch_delay.domains.finite import FiniteDomain
 from botorch_delay.domains.space import Space, as_domain
 from botorch_delay.elimination.active_set import ActiveSet, FiniteActiveSet
-from botorch_delay.elimination.open_round import NO_SLOT, WAITING_SLOT, OpenRound
+from botorch_delay.elimination.open_round import NO_SLOT, WAITING_SLOT
 from botorch_delay.elimination.rounds import GeometricRounds, HorizonRounds, RoundRecord
 from botorch_delay.exceptions import (
     EmptyDomainError,
@@ -299,19 +299,16 @@ class BPEDelayOptimizer(Optimizer):
                 # If the next design point is held, the rule's point is asked in its place.
                 choice, slot = self._play(number, WAITING_SLOT if due else NO_SLOT), NO_SLOT
         if choice is None:  # a design point, without a slot where the rule found nothing to ask
-            choice = rounds.active.suggestion(self._next_key(current), number, slot)
+            try:
+                key = current.next_key()
+            except ExhaustedDesignError:  # on every feasible point if no active one is left
+                self._happen("reset", data=rounds.reset(current))
+                key = current.next_key()
+            choice = rounds.active.suggestion(key, number, slot)
         if budget is not None:
             billed = {"price": budget.price(row_of(choice)), "waiting": rounds.waits(choice)}
             choice = replace(choice, data=billed)
         return choice
-
-    def _next_key(self, current: OpenRound) -> int:
-        """What the design picks next, on every feasible point if no active one is left."""
-        try:
-            return current.next_key()
-        except ExhaustedDesignError:
-            self._happen("reset", data=self._rounds.reset(current))
-            return current.next_key()
 
     def _play(self, number: int, slot: int) -> Suggestion | None:
         """An ask outside the design; None if no active point may be asked."""

@@ -77,9 +77,6 @@ class Config:
         else:
             kernel = copy.deepcopy(check_kernel(self.covar_module, self.domain.like))
             self.covar_module = kernel.requires_grad_(False).eval()
-        self._check_noise()
-
-    def _check_noise(self) -> None:
         if self.exact and self.noise_var is not None:
             raise InputError(
                 f"Evaluations are exact, so that they have no noise; got noise_var="
