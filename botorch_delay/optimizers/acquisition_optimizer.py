@@ -31,9 +31,8 @@ class AcquisitionOptimizer(Optimizer):
     cost at most O(N n) for N candidates and n distinct points asked, in whatever order answers
     come. On a box the candidates are a quasi-random pool, and the best of them climb along the
     gradient; with a learned kernel those with the best mean, and not far. A BoTorch acquisition is
-    evaluated at every candidate; analytic ones, which have no ``X_pending``, are given the fantasy
-    model instead. Before the first answer they ask where the deviation is largest. Ties go to the
-    lowest index.
+    evaluated at every candidate, before the first answer the deviation; analytic ones, which have
+    no ``X_pending``, are given the fantasy model. Ties go to the lowest index.
 
     An abandoned trial is not pending any more. One that failed stays counted, except under
     ``Ignore``; its point may be asked again, at most twice.
@@ -48,8 +47,7 @@ class AcquisitionOptimizer(Optimizer):
             this happens only if every point that may be asked has one.
 
     Raises:
-        NotSupportedError: if Thompson sampling on a box or on more than 5,000 points knows no
-            features of the kernel.
+        NotSupportedError: for samples on a box or over 5,000 points of a kernel without features.
 
     Example:
         >>> import torch
@@ -98,18 +96,13 @@ class AcquisitionOptimizer(Optimizer):
         self._observers = [self._feasibility, self._maximizer.model]
 
     @property
-    def rule(self) -> Rule:
-        """What is maximised."""
-        return self._config.rule
-
-    @property
     @exclusive
     def method(self) -> str:
         """The published name of this combination, or a description."""
         self._maximizer.update()
-        model = self._maximizer.model
-        name = self.rule.method(model.pending)
-        return f"{name} (approximate samples)" if self.rule.approximates(model) else name
+        rule, model = self._config.rule, self._maximizer.model
+        name = rule.method(model.pending)
+        return f"{name} (approximate samples)" if rule.approximates(model) else name
 
     @property
     @exclusive
@@ -117,11 +110,11 @@ class AcquisitionOptimizer(Optimizer):
         missing = [
             f"no regret bound is claimed for {self.method}; for one use BPEDelayOptimizer with "
             "RKHSConfidence."
-            if self.rule.interval_confidence[0].constants is None
+            if self._config.interval_confidence[0].constants is None
             else "no regret bound is known before the run; for one use "
             "BPEDelayOptimizer.guaranteed. certificate bounds the regret so far."
         ]
-        approximate = self.rule.approximates(self._maximizer.model)
+        approximate = self._config.rule.approximates(self._maximizer.model)
         if approximate is not None:
             missing.append(f"on {self._domain!r} {approximate}")
         return Guarantee(False, DEFAULT_DELTA, (), tuple(missing))

@@ -9,14 +9,13 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping
-from functools import cached_property
 from typing import Any
 
 from gpytorch.kernels import Kernel
 
 from botorch_delay import validation
 from botorch_delay.confidence.anytime import Ellipsoids
-from botorch_delay.confidence.guarantee import BudgetTerms, Guarantee
+from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.delays import SubExponentialDelay
 from botorch_delay.elimination.rounds import Departure
 from botorch_delay.history.point_status import MAX_FAILURES
@@ -189,7 +188,15 @@ class Audit(TrialObserver):
         if budget is not None:
             terms = budget.terms()
             factor, waits, cost = terms.factor, budget.waits, terms.waits_cost
-            assumptions.append(_of_budget(terms))
+            assumptions.append(
+                f"the regret bound is {terms.bound:.6g} (B = {terms.plan:.6g}, BPE-Delay's plan on "
+                "the whole set), plus W, what asks cost while a round waits or a point is asked "
+                f"again ({terms.waits_cost:.6g} so far), plus E, what rounds on the active set "
+                f"come to beyond the plan ({terms.excess:.6g} so far). Any asks cost at most "
+                f"{terms.trivial:.6g}: a factor of {terms.vacuous_from:.3g} or more says nothing. "
+                "certificate needs none of B, W and E, and holds whatever delays, failures and "
+                "missing answers depend on"
+            )
         elif self._constants is not None and self._rounds.round_rule.on_arrival:
             waits, cost = self._waits()
         return Guarantee(
@@ -208,18 +215,21 @@ class Audit(TrialObserver):
     def _plays(self) -> str:
         """The rule that decides the run, if the horizon leaves room for one design point only."""
         config, asks = self._config, self._config.horizon
-        if config.rule is None or config.budget_factor is not None or asks is None:
-            return ""
-        if config.fraction * (asks - 1) >= 1.0:
+        one = asks is not None and config.fraction * (asks - 1) < 1.0
+        if config.rule is None or config.budget_factor is not None or not one:
             return ""
         rule = f"{config.rule.method(config.pending)}, {config.rule!r}"
         return f"One of the {asks} asks is a design point; the others play a rule: {rule}."
 
     def _waits(self) -> tuple[int, float]:
         """How many asks were made while rounds waited, and what they can have cost at most."""
-        most, waits = self._most_costly, self._rounds.out_of_round
-        cost = waits * most
-        rounds = [(record.waits, record.half_width) for record in self._rounds.records]
+        assert self._config.fixed is not None
+        assert self._constants is not None
+        largest = self._rounds.active.largest_prior_deviation(self._config.fixed.covar_module)
+        most = 2.0 * self._constants.norm_bound * largest  # of functions of that norm
+        waits, cost = 0, 0.0
+        rounds: list[tuple[int, float | None]] = [(self._rounds.out_of_round, None)]
+        rounds += [(record.waits, record.half_width) for record in self._rounds.records]
         if self._rounds.open is not None:
             rounds.append((self._rounds.open.waits, None))
         for count, half_width in rounds:
@@ -228,14 +238,6 @@ class Audit(TrialObserver):
             if half_width is not None:  # no point of more regret was left
                 most = min(most, 4.0 * half_width)
         return waits, cost
-
-    @cached_property
-    def _most_costly(self) -> float:
-        """The most that an ask can cost: functions of norm C vary by at most 2 C max sqrt(k)."""
-        assert self._config.fixed is not None
-        assert self._constants is not None
-        largest = self._rounds.active.largest_prior_deviation(self._config.fixed.covar_module)
-        return 2.0 * self._constants.norm_bound * largest
 
     def _assumptions(self) -> list[str]:
         """What the claim rests on, in words, for users to judge; but for the terms of a budget."""
@@ -299,15 +301,13 @@ class Audit(TrialObserver):
                 "the delay bound with the paper's minimum is exceeded far more often than "
                 "promised; use paper_min=False."
             )
-        if resets and config.exact:
+        if resets:
             missing.append(
                 "every active point has its exact value already or is infeasible, so that points "
                 "are asked that bounds had eliminated."
-            )
-        if resets and not config.exact:
-            missing.append(
-                "every active point turned out to be infeasible, so that points had to be taken "
-                "back that bounds had eliminated."
+                if config.exact
+                else "every active point turned out to be infeasible, so that points had to be "
+                "taken back that bounds had eliminated."
             )
         if delay is not None and config.exploit is not None and not config.repeat_pending:
             missing.append(
@@ -331,7 +331,7 @@ class Audit(TrialObserver):
                 f"{constants.noise_std:g}, and contradict norm_bound = {constants.norm_bound:g}: "
                 "it or noise_std is too small, or the kernel is wrong."
             ]
-        contradicted |= self._budget is not None and self._budget.refuted
+        contradicted |= self._budget is not None and bool(self._budget.bounds.refuted)
         if contradicted and not self.noisier:
             return [
                 "the answers contradict norm_bound and noise_std: no function of that norm fits."
@@ -442,15 +442,3 @@ def _of_rounds(config: BPEConfig) -> list[str]:
     if config.rounds.straggler_factor is not None and not config.exact:
         assumptions.append(_NO_STRAGGLERS.format(config.rounds.straggler_factor))
     return assumptions
-
-
-def _of_budget(budget: BudgetTerms) -> str:
-    """What the regret bound consists of, where there is a budget."""
-    return (
-        f"the regret bound is {budget.bound:.6g} (B = {budget.plan:.6g}, BPE-Delay's plan on "
-        "the whole set), plus W, what asks cost while a round waits or a point is asked again "
-        f"({budget.waits_cost:.6g} so far), plus E, what rounds on the active set come to beyond "
-        f"the plan ({budget.excess:.6g} so far). Any asks cost at most {budget.trivial:.6g}: a "
-        f"factor of {budget.vacuous_from:.3g} or more says nothing. certificate needs "
-        "none of B, W and E, and holds whatever delays, failures and missing answers depend on"
-    )

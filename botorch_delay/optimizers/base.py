@@ -108,10 +108,8 @@ class Optimizer(ReadableRun, ABC):
 
         One that comes after its round has closed, or after the trial was abandoned, serves no
         design point; rules, recommendations and certificates use it. A failed trial takes its
-        answer by :meth:`correct`.
-
-        One far from all others is accepted with an :class:`OutlierWarning`; if it is a slip, call
-        :meth:`correct`.
+        answer by :meth:`correct`. One far from all others is accepted with an
+        :class:`OutlierWarning`.
 
         Args:
             trial: the trial or its id.
@@ -135,30 +133,26 @@ class Optimizer(ReadableRun, ABC):
                 f"Trial {found.id} was marked failed; if it has not, call correct({found.id}, "
                 "value); a later evaluation of its point is handed over with attach(x, y)."
             )
-        value = validation.answer(y, self._domain.like)
-        far = self._ledger.far(value)
-        data = {}
+        value, data = validation.answer(y, self._domain.like), {}
         if noise_var is not None:
             if self.exact:
                 raise InputError("Evaluations are exact, so that an answer has no noise_var.")
             like = self._domain.like
             data["noise_var"] = validation.noise_variance(noise_var, "noise_var", like)
         self._settle(found, "completed", value, data)
-        _warn_far(f"answer of trial {found.id}", found.value, far, f"correct({found.id}, value)")
 
     @exclusive
     def correct(self, trial: Trial | int, value: float | Tensor | None, reason: str = "") -> None:
         """Replace a wrong answer or failure; the old one is kept in ``trial.corrections``.
 
         Everything computed from now on uses the new value, ``certificate`` included. Decisions
-        already made stay: a point that a round eliminated stays out of the active set. So
-        ``guarantee`` ends for good if a round was closed, or an ask priced against a regret budget,
-        with the wrong report; else it goes on under an assumption that it names.
+        already made stay, such as what a round eliminated. So ``guarantee`` ends for good if a
+        round was closed, or an ask priced against a regret budget, with the wrong report; else it
+        goes on under an assumption that it names.
 
         Args:
             trial: an answered or failed trial, or its id.
-            value: what the evaluation gave, finite; None if it failed: its point may be asked
-                again.
+            value: what the evaluation gave, finite; None if it failed.
             reason: why it is corrected, kept with the trial.
 
         Raises:
@@ -177,16 +171,14 @@ class Optimizer(ReadableRun, ABC):
             raise TrialError(
                 f"Trial {found.id} has failed already; a correction needs the value that it has."
             )
-        far = "" if answer is None else self._ledger.far(answer, than=found)
         self._settle(found, "corrected", answer, said)
-        _warn_far(f"answer of trial {found.id}", found.value, far, f"correct({found.id}, value)")
 
     @exclusive
     def mark_failed(self, trial: Trial | int, reason: str | BaseException = "") -> None:
         """The trial crashed, perhaps because of its point: no answer will come.
 
-        The point stays counted in sigma. It may be asked again, at most twice; then it is taken out
-        of the domain. The reason, a text or the exception itself, is kept.
+        The point stays counted in sigma, and may be asked again at most twice; then it is taken
+        out of the domain. The reason, a text or the exception itself, is kept.
 
         Raises:
             TrialError: if the trial is unknown, foreign or not running.
@@ -212,8 +204,8 @@ class Optimizer(ReadableRun, ABC):
 
         Each counts as an evaluation with noise of its own. Where a guarantee rests on them
         (``evidence="all"`` with valid bounds), a repeated point and value raise a
-        :class:`RepeatedResultWarning`. Values by name that cannot be asked raise an
-        :class:`OutsideWarning`, as they may be a slip.
+        :class:`RepeatedResultWarning`; values by name that cannot be asked an
+        :class:`OutsideWarning`.
 
         Args:
             x: ``d`` or ``n x d``, in the domain or not; or the values of one point by name, or a
@@ -255,7 +247,7 @@ class Optimizer(ReadableRun, ABC):
         for new in self._ledger.attached[-len(X) :]:
             if new.value in (known[0], known[-1]):  # no other can be far from all
                 far = self._ledger.far(new.value, than=new)
-                _warn_far(f"attached result {new.id}", new.value, far, f"detach({new.id})")
+                _warn_far(f"attached result {new.id}", new.value, far, f"detach({new.id})", 4)
         repeats = self._ledger.repeated(len(X)) if self._config.proves_from_all else 0
         if repeats:
             warnings.warn(
@@ -294,8 +286,7 @@ class Optimizer(ReadableRun, ABC):
 
         An open round keeps its length; later ones follow from the new horizon. The regret bound is
         proved for a horizon known from the first ask: after it ``guarantee`` ends for good, and
-        what it claimed covers the asks until then. ``certificate`` goes on. With
-        :class:`GeometricRounds` and ``horizon=None`` no claim needs a horizon.
+        what it claimed covers the asks until then. ``certificate`` goes on.
 
         Args:
             horizon: T, how many asks are planned, those already made included.
@@ -324,8 +315,10 @@ class Optimizer(ReadableRun, ABC):
             self._happen("finished")
 
     def _settle(self, trial: Trial, kind: str, value: float | None, data: dict[str, Any]) -> None:
+        far = "" if value is None else self._ledger.far(value, than=trial)
         self._happen(kind, value, data, trial.id)
         self._decide_after_settled(trial)
+        _warn_far(f"answer of trial {trial.id}", value, far, f"correct({trial.id}, value)", 5)
 
     @abstractmethod
     def _choose(self) -> Suggestion:
@@ -358,10 +351,10 @@ def _said(reason: str | BaseException) -> dict[str, str]:
     return {"reason": reason.encode("utf-8", "backslashreplace").decode()} if reason else {}
 
 
-def _warn_far(what: str, value: float | None, far: str, remedy: str) -> None:
+def _warn_far(what: str, value: float | None, far: str, remedy: str, stacklevel: int) -> None:
     if far:
         warnings.warn(
             f"The {what}, {value:g}, {far}. It was taken; if it is a slip, call {remedy}.",
             OutlierWarning,
-            stacklevel=4,  # past the lock
+            stacklevel=stacklevel,  # past the lock
         )

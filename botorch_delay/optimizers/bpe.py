@@ -22,7 +22,7 @@ from botorch_delay.domains.domain import Domain
 from botorch_delay.domains.finite import FiniteDomain
 from botorch_delay.domains.space import Space, as_domain
 from botorch_delay.elimination.active_set import ActiveSet, FiniteActiveSet
-from botorch_delay.elimination.open_round import NO_SLOT, WAITING_SLOT, OpenRound
+from botorch_delay.elimination.open_round import NO_SLOT, WAITING_SLOT
 from botorch_delay.elimination.rounds import GeometricRounds, HorizonRounds, RoundRecord
 from botorch_delay.exceptions import (
     EmptyDomainError,
@@ -68,19 +68,13 @@ class BPEDelayOptimizer(Optimizer):
     use exactly those. With a law, rounds have the lengths ``t_r = ceil(q_r + u_T(delta))`` of
     Algorithm 1, and bounds use the design points answered by then. A round closes inside ``ask``,
     before the point is chosen; the last one when all its asks are settled, or at ``finish``. A
-    design point whose trial fails is asked again, at most twice. So is an abandoned one if the
-    regret bound needs its answer: with valid bounds, noise, no delay law and no
-    ``straggler_factor``. Otherwise the round goes without it.
+    design point whose trial fails is asked again, at most twice; so is an abandoned one where the
+    regret bound needs its answer (valid bounds, noise, and neither a law nor ``straggler_factor``).
 
-    Every other ask plays ``exploit`` on all data, restricted to the active set; towards the end of
-    the horizon it may ask one of the best points again. With a learned kernel the restriction ends
-    once there are twice as many answers as when points were first eliminated, and while the best
-    answer is at an eliminated point.
-
-    The regret bound charges every ask of a round the same, whatever active point it plays, and
-    these asks affect neither the round's bounds nor when it closes. So the bound is unchanged if
-    design points come first (``explore_fraction`` 1), and grows by at most 1 / sqrt(rho) if a share
-    rho of the asks are design points.
+    Every other ask plays ``exploit`` on all data, restricted to the active set; with a learned
+    kernel not once there are twice as many answers as when points were first eliminated, nor while
+    the best answer is at an eliminated point. These asks change neither the bounds of a round nor
+    when it closes.
 
     Args:
         domain: a finite action set, a box, or a :class:`Space`.
@@ -97,15 +91,16 @@ class BPEDelayOptimizer(Optimizer):
         exploit: what plays the asks that are not design points: :class:`Exploit`, or a rule or what
             :class:`BotorchRule` takes, for ``Exploit(rule)``; :class:`WithinBudget`; None to
             continue the design, as Algorithm 1 does.
-        explore_fraction: rho in (0, 1], the share of asks that are design points. If None 0.005;
-            1 if ``exploit`` is None or ``WithinBudget``, or with a delay law.
+        explore_fraction: rho in (0, 1], the share of asks that are design points, which come first
+            if it is 1; the regret bound grows by at most 1 / sqrt(rho). If None 0.005; 1 if
+            ``exploit`` is None or ``WithinBudget``, or with a delay law.
         evidence: "round": bounds use the round's own design points. "all": where they are a
             heuristic they use all answers instead; with proved bounds, those of
             ``Confidence.adaptive`` from all answers are intersected with the round's own, delta
             split evenly. If None "all" where bounds are a heuristic and no delay law is given, else
             "round".
-        exact: evaluations have no noise: a kernel is given without ``noise_var``, for which a
-            jitter stands; no point is asked twice, and bounds use all answers.
+        exact: evaluations have no noise: a jitter stands for ``noise_var``, no point is asked
+            twice, and bounds use all answers.
         seed: of Thompson samples, of searches on a box, and of restarts of a fit.
         maximize: whether large values are good; public values keep their sign.
 
@@ -217,9 +212,8 @@ class BPEDelayOptimizer(Optimizer):
         1 - delta regret is at most 1.25 times BPE-Delay's own bound, plus what waits cost, and
         ``certificate``, which the rule keeps small, bounds it at all times. (Regret within the same
         bound is least with ``exploit=WithinBudget()``.) On a box a tenth of the asks are design
-        points: regret is at most sqrt(10) times the bound of Theorem 2, plus what waits cost. The
-        maximiser is never eliminated. Delays may depend on points, and on values as long as no
-        trial fails or is abandoned; ``guarantee`` has the assumptions.
+        points: regret is at most sqrt(10) times the bound of Theorem 2, plus what waits cost.
+        ``guarantee`` has the assumptions.
 
         Args as in the constructor, and of the bounds:
             norm_bound: C_k, a bound on the RKHS norm of f.
@@ -268,7 +262,7 @@ class BPEDelayOptimizer(Optimizer):
 
     @exclusive
     def forecast(self) -> Forecast | None:
-        """When the open round will close, see :class:`Forecast`; None if no round is open.
+        """When the open round will close; None if no round is open, and under a delay law.
 
         Raises:
             NoAnswerError: if the round waits for answers, and none has come to forecast from.
@@ -305,19 +299,16 @@ class BPEDelayOptimizer(Optimizer):
                 # If the next design point is held, the rule's point is asked in its place.
                 choice, slot = self._play(number, WAITING_SLOT if due else NO_SLOT), NO_SLOT
         if choice is None:  # a design point, without a slot where the rule found nothing to ask
-            choice = rounds.active.suggestion(self._next_key(current), number, slot)
+            try:
+                key = current.next_key()
+            except ExhaustedDesignError:  # on every feasible point if no active one is left
+                self._happen("reset", data=rounds.reset(current))
+                key = current.next_key()
+            choice = rounds.active.suggestion(key, number, slot)
         if budget is not None:
             billed = {"price": budget.price(row_of(choice)), "waiting": rounds.waits(choice)}
             choice = replace(choice, data=billed)
         return choice
-
-    def _next_key(self, current: OpenRound) -> int:
-        """What the design picks next, on every feasible point if no active one is left."""
-        try:
-            return current.next_key()
-        except ExhaustedDesignError:
-            self._happen("reset", data=self._rounds.reset(current))
-            return current.next_key()
 
     def _play(self, number: int, slot: int) -> Suggestion | None:
         """An ask outside the design; None if no active point may be asked."""

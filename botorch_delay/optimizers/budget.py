@@ -82,6 +82,8 @@ class Budget(TrialObserver):
 
     def _plan(self) -> None:
         """Compute the plan for the present horizon."""
+        assert self._config.horizon is not None
+        self._horizon = self._config.horizon
         self._sizes = self._rounds.round_rule.sizes(self._rounds.sizes)
         full, self._rates = self._both_rates()
         self.bound = _charge(self._sizes, full, 0, self._horizon)  # B
@@ -103,22 +105,12 @@ class Budget(TrialObserver):
             self.settled(trial)
 
     @property
-    def _horizon(self) -> int:
-        assert self._config.horizon is not None
-        return self._config.horizon
-
-    @property
     def bounds(self) -> Ellipsoid:
         """Bounds on f at every point, from all answers in the order in which they came."""
         for row, y, ask in self._told:
             self._ellipsoid.tell(row, y, ask)
         self._told = []
         return self._ellipsoid
-
-    @property
-    def refuted(self) -> bool:
-        """Whether the answers contradict the assumptions."""
-        return bool(self.bounds.refuted)
 
     def terms(self) -> BudgetTerms:
         """The terms of the claim, with what has been spent so far."""
@@ -143,9 +135,8 @@ class Budget(TrialObserver):
 
     def settled(self, trial: Trial) -> None:
         if trial.value is not None:
-            self._told.append(
-                (row_of(trial), self._config.sign * trial.value, trial.known_step or 0)
-            )
+            value = self._config.sign * trial.value
+            self._told.append((row_of(trial), value, trial.known_step or 0))
 
     def active(self, rows: Tensor) -> Tensor:
         """The rows (LongTensor) of those given that may be the best of them; all if none may be."""
@@ -158,9 +149,8 @@ class Budget(TrialObserver):
     def affords(self, row: int, number: int, done: int) -> bool:
         """Whether the rule's point may be asked after ``done`` design points of the open round."""
         bills = self._bills()
-        spent, price, refuted = torch.stack(
-            [self._asks @ bills, bills[row], self.bounds.refuted]
-        ).tolist()
+        totals = [self._asks @ bills, bills[row], self.bounds.refuted]
+        spent, price, refuted = torch.stack(totals).tolist()
         if refuted:
             return False
         left = self._horizon - len(self._ledger) - 1

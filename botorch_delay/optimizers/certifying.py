@@ -31,9 +31,8 @@ class CertifyingUCB(Rule):
     noise of that mean counts with its expectation, plus half of what bounds with groups and with
     single asks add to it. (With groups alone exploration stops before the certificate is small.) So
     it bounds f in most runs, without a proof; the certificate bounds the regret whatever was asked.
-    Hallucinated pending points count in sigma alone. A rule with a fixed factor settles on one
-    point, whose gap is then billed at every ask; this one explores until its bound elsewhere has
-    fallen.
+    A rule with a fixed factor settles on one point, whose gap is then billed at every ask; this one
+    explores until its bound elsewhere has fallen.
 
     Args:
         norm_bound: C, a bound on the RKHS norm of f, above 0.
@@ -86,7 +85,7 @@ class CertifyingUCB(Rule):
         """B of every view; that of a norm of 0 where the answers contradict the norm."""
         counts = model.feasibility.ask_counts()
         energy = float(len(counts))
-        for number in (model.asks, sum(map(group_count, counts))):
+        for number in (sum(counts), sum(map(group_count, counts))):
             energy += 0.5 * (noise_energy(number, self.delta / 2.0) - number)
         for view in model.views:
             share = self.noise_std**2 / view.answers.surrogate.noise_var

@@ -12,12 +12,7 @@ import torch
 from gpytorch.kernels import Kernel
 
 from botorch_delay import validation
-from botorch_delay.confidence.bounds import (
-    DEFAULT_CONFIDENCE,
-    DEFAULT_DELTA,
-    Confidence,
-    Constants,
-)
+from botorch_delay.confidence.bounds import DEFAULT_CONFIDENCE, DEFAULT_DELTA, Confidence, Constants
 from botorch_delay.delays import DelayLaw
 from botorch_delay.domains.domain import Domain
 from botorch_delay.elimination.rounds import GeometricRounds, HorizonRounds, RoundRule
@@ -82,21 +77,17 @@ class Config:
         else:
             kernel = copy.deepcopy(check_kernel(self.covar_module, self.domain.like))
             self.covar_module = kernel.requires_grad_(False).eval()
-        self._check_noise()
-
-    def _check_noise(self) -> None:
         if self.exact and self.noise_var is not None:
             raise InputError(
                 f"Evaluations are exact, so that they have no noise; got noise_var="
                 f"{self.noise_var!r}. Leave out noise_var, or exact."
             )
         if not self.exact and self.learned == (self.noise_var is not None):
-            given, missing = ("noise_var", "covar_module")
+            only = "noise_var was given without covar_module"
             if not self.learned:
-                given, missing = missing, given
+                only = "covar_module was given without noise_var"
             raise InputError(
-                f"{given} was given without {missing}; pass both to keep them fixed, or neither to "
-                "learn them from the answers."
+                f"{only}; pass both to keep them fixed, or neither to learn them from the answers."
             )
         if self.noise_var is not None:
             like = self.domain.like

@@ -40,18 +40,14 @@ points depend on xi as soon as some of A is answered. If asks come when workers 
 durations depend on the points, then the steps that a design point takes depend on the values of
 others, and 2 fails. It holds where durations do not depend on the point, where asks come at times
 of their own, as with patients or visitors, and where every ask is a design point
-(``exploit=None``). Which round is open when a rule's point is asked does not matter: it fixes the
-set that the ask may choose from, and neither the ask nor its value enters A or a bound of the
-round. Assumption 3 holds by construction where no trial fails, or no rule plays: when a design
-point is asked follows from the number of asks and from failures. With a regret budget it would
-follow from values, so that the two options exclude each other.
+(``exploit=None``). Assumption 3 holds by construction where no trial fails, or no rule plays: when
+a design point is asked follows from the number of asks and from failures. With a regret budget it
+would follow from values, so that the two options exclude each other.
 
 Without the rule 2 and 3 are not needed: the bounds use all of D, whenever its answers come.
 """
 
 from __future__ import annotations
-
-import logging
 
 import torch
 from torch import Tensor
@@ -60,8 +56,6 @@ from botorch_delay.domains.domain import Domain
 from botorch_delay.elimination.open_round import OpenRound, SlotState
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
-
-logger = logging.getLogger(__name__)
 
 
 class EarlyClose:
@@ -86,15 +80,12 @@ class EarlyClose:
         intended = self._largest_deviation(current, kept, rows)
         allowed = self._factor * intended * (1.0 + 1e-7)  # equal deviations differ by rounding
         self._allowed = self._largest_deviation(current, answered, rows) <= allowed
-        if self._allowed:
-            missing = len(kept) - len(answered)
-            logger.info("round %d closes without %d design points", current.number, missing)
         return self._allowed
 
     def _largest_deviation(self, current: OpenRound, keys: list[int], rows: Tensor) -> float:
         """Over active rows, given answers at the points with some keys that are active."""
-        surrogate, domain = current.surrogate, self._domain
         picks = torch.tensor(keys)
         picks = picks[torch.isin(picks, rows.cpu())]
-        data = surrogate.data(Answers.without_values(domain, picks))
-        return float(surrogate.posterior(data).at(domain.like[rows]).deviation.max())
+        data = current.surrogate.data(Answers.without_values(self._domain, picks))
+        posterior = current.surrogate.posterior(data)
+        return float(posterior.at(self._domain.like[rows]).deviation.max())

@@ -43,9 +43,8 @@ def describe_running(
 class Forecast:
     """When the open round will close: inside which of the next asks.
 
-    Delays are taken as independent with the law estimated from the answers so far, given how long
-    running trials have been out; no further trial is expected to fail. With ``straggler_factor``
-    the round may close sooner.
+    Delays are taken as independent, with the law estimated from the answers so far; no further
+    trial is expected to fail. With ``straggler_factor`` the round may close sooner.
 
     Attributes:
         round: its number.
@@ -53,7 +52,6 @@ class Forecast:
         to_ask: inside which of the next asks, from 1, each design point that is left will be asked.
         asks_left: how many asks are left in the run; None without a horizon.
         law: the estimated law of delays; None where nothing depends on it.
-        closes_at: inside which of the next asks, from 1, a round of fixed length closes; else None.
         earliest: whether a budget may delay design points beyond ``to_ask``.
     """
 
@@ -62,35 +60,28 @@ class Forecast:
     to_ask: tuple[int, ...]
     asks_left: int | None
     law: EmpiricalDelay | None
-    closes_at: int | None = None
     earliest: bool = False
 
     def probability(self, asks: int) -> float:
         """The probability that the round closes inside one of the next ``asks`` asks."""
         k = validation.whole(asks, "asks", 0)
-        if self.closes_at is not None:
-            return float(k >= self.closes_at)
         if k == 0:
             return 0.0
-        total = 1.0
-        if self.waiting_for or self.to_ask:
-            assert self.law is not None
+        total, law = 1.0, self.law
+        if law is not None:
             for waited in self.waiting_for:
                 # After age a, an answer of delay tau is there for the ask tau - a + 1 from now.
-                total *= 1.0 - self.law.survival(waited.asks + k - 1, waited.asks)
+                total *= 1.0 - law.survival(waited.asks + k - 1, waited.asks)
             for step in self.to_ask:
-                total *= 1.0 - self.law.survival(k - 1 - step)
+                total *= 1.0 - law.survival(k - 1 - step)
         return total
 
     def quantile(self, p: float) -> float:
         """The least number of asks within which the round closes with probability ``p``.
 
-        At least 1; ``inf`` if delays longer than any known so far have more than ``1 - p`` of the
-        estimated probability.
+        At least 1; ``inf`` if delays beyond all known ones have more than ``1 - p`` of the law.
         """
         p = validation.probability(p, "p")
-        if self.closes_at is not None:
-            return float(self.closes_at)
         limit = 0 if self.law is None else self.law.limit
         last = [limit - waited.asks for waited in self.waiting_for]
         asks = range(1, 2 + max([0, *last, *(step + limit for step in self.to_ask)]))
@@ -98,8 +89,6 @@ class Forecast:
         return float(asks[place]) if place < len(asks) else math.inf
 
     def __str__(self) -> str:
-        if self.closes_at is not None:
-            return f"round {self.round} closes {_asks(self.closes_at)}"
         half, most = self.quantile(0.5), self.quantile(0.9)
         when = _asks(half)
         if math.isfinite(half) and most != half:

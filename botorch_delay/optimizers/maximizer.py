@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -107,9 +107,7 @@ class Maximizer:
     ) -> Suggestion:
         """The next point, for a slot of a round; anywhere where ``active`` is None.
 
-        With ``plan_repeats`` and a learned kernel the best answered point is asked again now and
-        then, to tell whether there is noise, and on lists new points come first otherwise; with
-        ``confirm`` one of the best answered points is asked, where it is open which is best.
+        ``plan_repeats`` and ``confirm`` allow what :class:`Exploit` says of asking points again.
         EmptyDomainError if nothing may be asked, NumericsError if the rule is finite nowhere.
         """
         self.update(active)
@@ -195,17 +193,12 @@ class Maximizer:
         return point if least is None or score.item() >= low else None
 
     def repeat(self, active: ActiveSet | None = None) -> int | None:
-        """The key of the best answered point, if asking it again may reveal noise.
-
-        A few answers in many columns cannot tell noise from a function that varies fast. Two
-        answers at one point can.
-        """
-        model = self.model
+        """The key of the best answered point, if asking it again may reveal noise."""
+        model, tries = self.model, self.model.feasibility
         if self._config.exact or not model.surrogate.learned or model.is_blind:
             return None
-        if model.feasibility.repeats_differ:
-            return None
-        if model.feasibility.repeats >= min(model.answers.size // ANSWERS_PER_REPEAT, REPEATS):
+        due = min(model.answers.size // ANSWERS_PER_REPEAT, REPEATS)
+        if tries.repeats_differ or tries.repeats >= due:
             return None
         keys, mean, _ = self._answered(active)
         key = keys[int(mean.argmax())] if keys else 0
@@ -280,28 +273,19 @@ class Maximizer:
         for keys, left_out in ((closed + avoided, fails), (closed, fails), (closed, None)):
             if not keys and inside is None and left_out is None and model.pool is None:
                 return None, within
-            rows = [key for key in keys if key >= 0]
             taken = _hashes(model.points([key for key in keys if key < 0]))
-
-            def is_free(
-                X: Tensor, taken: Tensor = taken, left_out: PointTest | None = left_out
-            ) -> Tensor:
-                free = everywhere.new_ones(len(X))
-                if left_out is not None:
-                    free = free & ~left_out(X)
-                return free & ~torch.isin(_hashes(X), taken) if len(taken) else free
-
-            def may_ask(X: Tensor, is_free: PointTest = is_free) -> Tensor:
-                return is_free(X) if inside is None else inside(X) & is_free(X)
-
-            everyone = not len(taken) and left_out is None
-            allowed = within & is_free(pool)
-            allowed[sent_rows(rows, allowed)] = False
+            out = [] if left_out is None else [left_out]
+            if len(taken):
+                out.append(partial(_are_among, taken))
+            allowed = within & _none_of(out, pool)
+            allowed[sent_rows([key for key in keys if key >= 0], allowed)] = False
             if model.pool is not None:
                 pooled = torch.zeros_like(allowed).index_copy(0, model.pool, allowed[model.pool])
                 allowed = pooled if bool(pooled.any()) else allowed
             if bool(allowed.any()):
-                return (None if everyone and inside is None else may_ask), allowed
+                if inside is not None:
+                    out.append(lambda X: ~inside(X))
+                return partial(_none_of, out) if out else None, allowed
         raise nothing_to_ask(int(within.sum()), exact=self._config.exact)
 
     def _climb(
@@ -362,6 +346,18 @@ class Maximizer:
         if len(rows) > MOST_CONFIRMED:
             rows = rows[mean[rows].topk(MOST_CONFIRMED).indices.sort().values]
         return [keys[row] for row in rows.tolist()], mean[rows], model.deviation_at(X[rows])
+
+
+def _none_of(tests: Sequence[PointTest], X: Tensor) -> Tensor:
+    """Whether points, ``n x d``, pass none of some tests: bool ``n``."""
+    found = torch.ones(len(X), dtype=torch.bool, device=X.device)
+    for test in tests:
+        found &= ~test(X)
+    return found
+
+
+def _are_among(hashes: Tensor, X: Tensor) -> Tensor:
+    return torch.isin(_hashes(X), hashes)
 
 
 def _hashes(X: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ from botorch_delay.optimizers.pending import Censor, Hallucinate, Ignore, Krigin
 from botorch_delay.optimizers.rules import UCB, BotorchRule, ThompsonSampling
 
 _PLAIN = (bool, int, float, str, type(None))
-# A kernel that cannot be rebuilt is recognised by its values between this many points.
+# So many points tell kernels apart.
 _PROBES = 8
 _REBUILT: dict[str, type] = {
     part.__name__: part
@@ -55,7 +55,7 @@ _ARGUMENTS = {name: tuple(inspect.signature(part).parameters) for name, part in 
 def describe_part(part: Any, points: Tensor | None = None) -> Any:
     """A JSON-ready record of a part; None, numbers, texts and lists of them as they are.
 
-    ``points``, ``N x d``, are those between which a kernel is recognised that cannot be rebuilt.
+    A kernel that cannot be rebuilt is recognised by its values between ``points``, ``N x d``.
     """
     if isinstance(part, _PLAIN):
         return part
@@ -63,7 +63,14 @@ def describe_part(part: Any, points: Tensor | None = None) -> Any:
         return [describe_part(entry) for entry in part]
     kind = type(part)
     if isinstance(part, Kernel):
-        return {"class": kind.__name__, **_describe_kernel(part, points)}
+        record = {"class": kind.__name__, "hyperparameters": hyperparameters(part)}
+        if (structure := describe_kernel(part)) is not None:
+            return record | {"structure": structure}
+        if points is not None:
+            spread = torch.linspace(0, len(points) - 1, min(_PROBES, len(points))).long()
+            with torch.no_grad():
+                record["values"] = covariance(part, points[spread], points[spread]).tolist()
+        return record
     if isinstance(part, BotorchRule):
         options = {key: _plain(value) for key, value in part.options.items()}
         return {"class": kind.__name__, "factory": part.name, "options": options}
@@ -72,18 +79,6 @@ def describe_part(part: Any, points: Tensor | None = None) -> Any:
         return {"class": f"{kind.__module__}.{kind.__qualname__}", "arguments": attributes}
     arguments = {name: describe_part(getattr(part, name)) for name in _ARGUMENTS[kind.__name__]}
     return {"class": kind.__name__, "arguments": arguments}
-
-
-def _describe_kernel(kernel: Kernel, points: Tensor | None) -> dict[str, Any]:
-    record: dict[str, Any] = {"hyperparameters": hyperparameters(kernel)}
-    structure = describe_kernel(kernel)
-    if structure is not None:
-        record["structure"] = structure
-    elif points is not None:
-        spread = torch.linspace(0, len(points) - 1, min(_PROBES, len(points))).long()
-        with torch.no_grad():
-            record["values"] = covariance(kernel, points[spread], points[spread]).tolist()
-    return record
 
 
 def _attributes(part: Any) -> list[str]:

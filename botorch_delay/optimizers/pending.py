@@ -39,8 +39,7 @@ class Ignore(Pending):
 class Hallucinate(Pending):
     """The mean from what has arrived, the deviation from everything asked (Desautels 2014).
 
-    Equivalent to answers equal to the posterior mean at the pending points. A trial that has
-    failed stays counted.
+    Equivalent to answers equal to the posterior mean at the pending points. Failed trials count.
     """
 
     counts_in_deviation = True
@@ -53,9 +52,8 @@ class KrigingBeliever(Pending):
     The randomized kriging believer of Sugiura, Takeuchi and Takeno (arXiv 2603.01470); the plain
     one (Ginsbourger 2010) takes the mean, as :class:`Hallucinate` does. If f is a draw of the
     surrogate's Gaussian process, noise is Gaussian, and delays do not depend on the answers, then
-    the drawn answers have the law of the missing ones given what has arrived, and each ask has the
-    law that it would have with no answer missing. The paper's bounds on mean regret need an initial
-    design, which is not made here: nothing is claimed.
+    each ask has the law that it would have with no answer missing. The paper's bounds on mean
+    regret need an initial design, which is not made here: nothing is claimed.
 
     A failed trial counts as pending. Random numbers are drawn on the CPU, by the optimizer's seed
     and the number of the ask.
@@ -72,8 +70,8 @@ class Censor(Pending):
     that took more than ``max_delay`` asks keeps it for ever.
 
     Args:
-        worst_value: the worst value of f, in the user's units and sign. Verma et al. measure values
-            from the worst one, so that theirs is 0; for their prior subtract it from your values.
+        worst_value: the worst value of f, in the user's units and sign; for the prior of Verma et
+            al. subtract it from your values.
         max_delay: in asks; None if answers count however late they are.
         inflate: add to UCB's factor the sum of sigma at the last ``max_delay`` points, each
             as it was when the point was asked (theorem 1 of Verma et al.).

@@ -113,7 +113,7 @@ class QueuedOptimizer(Optimizer):
         try:
             call(*arguments)
         finally:  # decisions made before an error count as well
-            events = [event.record() for event in self._base.events(start)]
+            events = [event.record() for event in self._base._ledger.events(start)]
             if events:
                 self._happen("base", data={"fed": fed, "events": events})
             self._calling = False

@@ -61,7 +61,11 @@ class RandomOptimizer(Optimizer):
 
     def _choose(self) -> Suggestion:
         if self._domain.count is None:
-            return Suggestion(None, round=1, slot=len(self._ledger), x=self._sobol_point())
+            number = len(self._ledger)
+            while len(self._found) <= number:
+                batch = len(self._found) // BATCH
+                self._found += quasi_random(self._domain, batch, BATCH, self._config.seed).unbind()
+            return Suggestion(None, round=1, slot=number, x=self._found[number])
         allowed = torch.ones(self._domain.count, dtype=torch.bool)
         allowed[self._feasibility.unavailable()] = False
         if not bool(allowed.any()):
@@ -73,13 +77,6 @@ class RandomOptimizer(Optimizer):
         left = allowed[order] & (asks[order] <= number)
         index = int(order[int(left.nonzero()[0])])
         return Suggestion(index, round=number + 1, slot=len(self._ledger))
-
-    def _sobol_point(self) -> Tensor:
-        """The next point of a scrambled Sobol sequence, or of spread points with constraints."""
-        while len(self._found) <= len(self._ledger):
-            batch = len(self._found) // BATCH
-            self._found += quasi_random(self._domain, batch, BATCH, self._config.seed).unbind()
-        return self._found[len(self._ledger)]
 
 
 class _Asks(TrialObserver):

@@ -128,14 +128,13 @@ class ReadableRun(Run, ABC):
         """The point of the domain that all answers speak for.
 
         With a given kernel, the answered point with the best posterior mean. With a learned kernel,
-        the point whose interval has the best worst end (the largest lower end when maximising)
-        under the kernel and noise that explain the answers best, so that one lucky answer does not
-        decide: an answered one, or on a box one near these that was
+        the point whose interval has the best worst end (the largest lower end when maximising), so
+        that one lucky answer does not decide: an answered one, or on a box one near these that was
         never tried. The one with the best answer, if evaluations seem exact: no point of the domain
         has two different answers, and three trials repeated a point and none told its noise (then
         the answer is the mean and both ends), or the learned noise is no more than rounding.
-        Otherwise, with a learned kernel and more than 512 points with answers, their posterior
-        means are compared.
+        Otherwise, with a learned kernel and more than 512 points with answers, the one with the
+        best posterior mean.
 
         Attached results count; if no point of the domain was answered, all are compared. It may lie
         outside the active set, if all answers together contradict the round that eliminated it.
@@ -155,7 +154,7 @@ class ReadableRun(Run, ABC):
         scores = data.y if trusted else surrogate.means_of_many(data)
         safer = None
         if scores is None:
-            posterior, half, _ = judged.intervals(candidates)
+            posterior, half = judged.intervals(candidates)
             safest = posterior.mean - half if surrogate.learned else posterior.mean
             at = int(safest.argmax())
             noisy = surrogate.learned and surrogate.scaled and not surrogate.is_exact
@@ -202,11 +201,10 @@ class ReadableRun(Run, ABC):
 
         With a learned kernel the maxima are over the whole domain once asks go there again. In
         units of the values, inf until a learned kernel has their scale (three answers that are not
-        all equal). With a given kernel and ``RKHSConfidence`` the self-normalised bounds hold
-        uniformly over points and time if delays and failures do not depend on the noise; otherwise
-        they are a heuristic. On a box the maxima are searched for, so that the gap may be too
-        small; so it is with a learned kernel and few noisy answers, for it takes the kernel and
-        noise that explain them best as right.
+        all equal). With a given kernel and ``RKHSConfidence`` the bounds hold uniformly over points
+        and time if delays and failures do not depend on the noise; otherwise they are a heuristic.
+        The gap may be too small on a box, where the maxima are searched for, and with a learned
+        kernel and few noisy answers, as it takes the fitted kernel and noise as right.
 
         Raises:
             NoAnswerError: before any answer.
@@ -215,7 +213,7 @@ class ReadableRun(Run, ABC):
         if not judged.surrogate.scaled:
             return torch.inf
         _, candidates = self._open_points().candidates(sent(data.X, self._domain.like))
-        posterior, half, _ = judged.intervals(candidates)
+        posterior, half = judged.intervals(candidates)
         ends = torch.stack([(posterior.mean + half).max(), (posterior.mean - half).max()])
         upper, lower = judged.surrogate.warping.inverse(ends).tolist()
         return max(upper - lower, 0.0)
@@ -227,8 +225,7 @@ class ReadableRun(Run, ABC):
 
         It uses the norm bound and noise scale of ``confidence=`` or :class:`CertifyingUCB`;
         :meth:`certify` takes others. With a learned kernel its ``gap`` is a heuristic, and says so:
-        it takes the kernel and noise that explain the answers best as right, unlike the interval of
-        a recommendation, and is too small with few noisy ones.
+        it takes the fitted kernel and noise as right, and is too small with few noisy answers.
 
         Raises:
             NotSupportedError: if the optimizer has no norm bound, or on a box of many columns.
@@ -275,10 +272,8 @@ class ReadableRun(Run, ABC):
             NotSupportedError: if the kernel is learned and none is passed, or on a box of more than
                 three columns.
         """
-        constants = Constants(
-            validation.positive(norm_bound, "norm_bound"),
-            validation.positive(noise_std, "noise_std"),
-        )
+        norm_bound = validation.positive(norm_bound, "norm_bound")
+        constants = Constants(norm_bound, validation.positive(noise_std, "noise_std"))
         delta = validation.probability(delta, "delta")
         kernel = self._config.covar_module
         if covar_module is not None:
@@ -361,8 +356,7 @@ class ReadableRun(Run, ABC):
             asked += f" ({', '.join(f'{count} {state}' for state, count in states.items())})"
         if ledger.attached:
             asked += f", {len(ledger.attached)} attached"
-        names = ", ".join(domain.columns.parameters)
-        who = type(self).__name__
+        names, who = ", ".join(domain.columns.parameters), type(self).__name__
         lines = [f"{who} looks for the {goal} value on {where} of {names}", asked]
         if results := ledger.results():
             best = best_of(results, key=lambda result: result.value or 0.0)

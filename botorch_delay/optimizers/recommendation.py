@@ -46,13 +46,11 @@ class Recommendation:
             three answers that are not all equal, for the scale of the values is unknown.
         upper: upper end, or inf.
         interval: what the interval is, in words.
-        count: how many answers there are at this very point, 0 if it was never tried; ``mean``
-            rests on all answers.
+        count: how many answers there are at this very point, 0 if it was never tried.
         params: the point's values by name.
         noise_std: standard deviation of the noise of one answer there, as the model has it, in the
             user's units; where values are warped, half of what one deviation to either side of the
-            mean spans. 0 if evaluations are or seem exact, nan while the scale of the values is
-            unknown.
+            mean spans. 0 if evaluations are or seem exact, nan while values have no scale.
     """
 
     x: Tensor
@@ -85,6 +83,7 @@ class Prediction:
     noise_std: Tensor
 
 
+# Deviations of f at points, given the moments there.
 Deviation = Callable[[Tensor, Moments], Tensor]
 
 
@@ -105,24 +104,18 @@ class Judgement:
     def posterior(self) -> Posterior:
         return self.surrogate.posterior(self.data)
 
-    def intervals(
-        self, X: Tensor, deviation: Deviation | None = None
-    ) -> tuple[Moments, Tensor, str]:
-        """The posterior, half-widths of intervals around its mean, and what these are, in words.
-
-        ``deviation`` gives the deviations of f that count, from points and moments: ``n``.
-        """
-        width, words = self.width, self.width.words
-        found = self.posterior.at(X, weights=width.needs_weights)
+    def intervals(self, X: Tensor, deviation: Deviation | None = None) -> tuple[Moments, Tensor]:
+        """The posterior, and half-widths of intervals with the given deviations or its own."""
+        found = self.posterior.at(X, weights=self.width.needs_weights)
         if deviation is not None:
             found = replace(found, variance=deviation(X, found).square())
-            words = f"{words}; {COUNTED}"
-        return found, width.at(found), words
+        return found, self.width.at(found)
 
     def predict(self, X: Tensor, sign: float, deviation: Deviation | None = None) -> Prediction:
-        """The prediction at points, ``n x d``; ``deviation`` as for :meth:`intervals`."""
+        """The prediction at points, ``n x d``; see :meth:`intervals`."""
         surrogate = self.surrogate
-        posterior, half, interval = self.intervals(X, deviation)
+        posterior, half = self.intervals(X, deviation)
+        interval = self.width.words if deviation is None else f"{self.width.words}; {COUNTED}"
         if surrogate.learned and not self.confidence.missing:
             interval = f"under the learned kernel, a heuristic: {interval}"
         middle, noise = posterior.mean, surrogate.noise_std
@@ -163,7 +156,7 @@ class Judgement:
             climb, domain, starts, generator=generator, inside=inside, reach=LOCAL_REACH
         )
         X = domain.columns.rounded(X)
-        posterior, wide, _ = self.intervals(X)
+        posterior, wide = self.intervals(X)
         found = posterior.mean - wide
         gain = found.max() - lower.max() - LEAST_GAIN * half[lower.argmax()]
         return X[found.argmax()].clone() if bool(gain > 0.0) else None

@@ -1,9 +1,8 @@
 """An optimizer kept in step with trials that another system keeps.
 
-Other systems' trial databases know points, states and values, from which it does not follow when
-rounds closed, and with which answers. So the other system keeps the events of every ask with its
-trial. From trials and events the optimizer is made again in any process, as if every call had been
-made there; new trials are added at the cost of an ask.
+From points, states and values alone it does not follow when rounds closed, and with which answers.
+So the other system keeps the events of every ask with its trial. From trials and events the
+optimizer is made again in any process, as if every call had been made there.
 
 Several processes may ask at once. Their decisions are made consistent by rules that depend on the
 events alone. Asks are applied in an order in which each comes after those that its process knew,
@@ -199,7 +198,7 @@ class Replica:
             if optimizer._ledger.event_count > start:  # no other process knows these decisions
                 self._rebuild()
             raise
-        return trial, optimizer.events(start)
+        return trial, list(optimizer._ledger.events(start))
 
     def _ask_ahead(self, before: int, skip: int) -> tuple[Trial, list[Event]]:
         """What the optimizer would ask after the asks of others."""
@@ -208,7 +207,7 @@ class Replica:
         # One by one: ask(n) would return fewer trials if one fails, instead of raising.
         for _ in range(before + skip + 1):
             ahead.ask()
-        *decided, asked = ahead.events(start)
+        *decided, asked = ahead._ledger.events(start)
         if skip:
             asked = replace(asked, data={**asked.data, "slot": WAITING_SLOT})
         events = [*(event for event in decided if event.kind != "asked"), asked]

@@ -120,9 +120,8 @@ class RoundSequence(TrialObserver):
         values = self._ledger.values
         if not self._config.learned or self._eliminated_at is None or not values:
             return False
-        if len(values) >= GROWTH_TO_OUTDATE * self._eliminated_at:
-            return True
-        return _best_is_eliminated(self._ledger, self._config.sign, self.active)
+        many = len(values) >= GROWTH_TO_OUTDATE * self._eliminated_at
+        return many or _best_is_eliminated(self._ledger, self._config.sign, self.active)
 
     def is_held(self, current: OpenRound) -> bool:
         """Whether the next design point waits because a trial of it is running."""
@@ -142,14 +141,11 @@ class RoundSequence(TrialObserver):
         return self._running(current.outstanding(), law)
 
     def forecast(self, law: EmpiricalDelay | None) -> Forecast | None:
-        """When the open round will close; None if none is open."""
+        """When the open round will close; None if none is open that closes on arrival."""
         current, asks, horizon = self.open, len(self._ledger), self._config.horizon
-        if current is None:
+        if current is None or not self.round_rule.on_arrival:
             return None
         left = None if horizon is None else horizon - asks
-        if current.length is not None:
-            closes_at = current.length - current.asks + 1
-            return Forecast(current.number, (), (), left, None, closes_at)
         outstanding = current.outstanding()
         new = max(current.design_size - len(current.slots), 0)
         to_ask = planned_asks(outstanding.again, new, self.designed, asks, self._config.fraction)
@@ -157,7 +153,7 @@ class RoundSequence(TrialObserver):
         if law is None and (waited or to_ask):
             raise NoAnswerError("There is no answer yet to forecast from.")
         earliest = self._config.budget_factor is not None and new > 0
-        return Forecast(current.number, tuple(waited), tuple(to_ask), left, law, earliest=earliest)
+        return Forecast(current.number, tuple(waited), tuple(to_ask), left, law, earliest)
 
     def _running(self, outstanding: Outstanding, law: EmpiricalDelay | None) -> list[Straggler]:
         """The trials that a round waits for, directly or to ask a point again."""
@@ -199,14 +195,6 @@ class RoundSequence(TrialObserver):
             answers = replace(answers, trial_ids=(), fixed=self._config.answers(()))
         infeasible, bounds = self._feasibility.infeasible(), self.bounds(current.number)
         record, self._judged = close_round(current, answers, self.active, infeasible, bounds)
-        logger.info(
-            "round %d closed after %d asks: %d answers used, %.6g active before, %.6g after",
-            record.number,
-            record.length,
-            record.observed,
-            record.active_before,
-            record.active_after,
-        )
         left = self._judged.difference_from(self.active)
         return {"record": record.describe(), "left": left, "last": last}
 
@@ -224,12 +212,12 @@ class RoundSequence(TrialObserver):
             )
         if known and left.without(sorted(known)).is_empty:
             raise nothing_to_ask(len(known), exact=True)
-        logger.log(
-            logging.INFO if known else logging.WARNING,
-            "round %d: every active point %s; going on with what is feasible of the domain",
-            current.number,
-            "has been asked, and evaluations are exact" if known else "is infeasible",
-        )
+        if not known:
+            logger.warning(
+                "round %d: every active point is infeasible; going on with what is feasible of the "
+                "domain",
+                current.number,
+            )
         return {"whole": self.feasible.is_empty}
 
     def apply_opened(self) -> None:
@@ -355,8 +343,7 @@ class RoundSequence(TrialObserver):
             return data | {"round": len(self.records), "slot": NO_SLOT}
         if number < current.number or (number == current.number and slot < 0):
             return data
-        fits = number == current.number and slot <= len(current.slots)
-        fits = fits and current.admits(slot, key)
+        fits = number == current.number and current.admits(slot, key)
         # One that does not fit counts as asked while the round waits.
         return data | {"round": current.number, "slot": slot if fits else WAITING_SLOT}
 
@@ -394,15 +381,10 @@ class RoundSequence(TrialObserver):
 
     def _new_round(self, number: int, previous_size: int) -> OpenRound:
         size = self.round_rule.design_size(number, previous_size)
-        return OpenRound(
-            number,
-            size,
-            self.round_rule.length(size, len(self._ledger)),
-            self._fitting.surrogate,
-            self.active,
-            {key: self._feasibility.status(key) for key in self._feasibility.unavailable()},
-            needs_all=self.needs_all,
-        )
+        length = self.round_rule.length(size, len(self._ledger))
+        statuses = {key: self._feasibility.status(key) for key in self._feasibility.unavailable()}
+        parts = number, size, length, self._fitting.surrogate, self.active, statuses
+        return OpenRound(*parts, needs_all=self.needs_all)
 
     def _update_status(self, key: int) -> None:
         if self.open is not None and (self._config.exact or key in self._feasibility.suspects):

@@ -24,13 +24,7 @@ from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.gp.warping import CROWD
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.point_status import Feasibility
-from botorch_delay.history.trials import (
-    Attached,
-    Ledger,
-    Trial,
-    TrialObserver,
-    TrialState,
-)
+from botorch_delay.history.trials import Attached, Ledger, Trial, TrialObserver, TrialState
 from botorch_delay.optimizers.pending import Pending
 
 # The points in use are chosen anew after this many answers.
@@ -100,9 +94,6 @@ class RuleModel(View, TrialObserver):
         widths: sigma at the last points, when they were asked, if ``pending`` inflates.
     """
 
-    surrogate: Surrogate
-    candidates: Tensor
-
     def __init__(
         self,
         ledger: Ledger,
@@ -156,11 +147,6 @@ class RuleModel(View, TrialObserver):
         if posterior is not self._best_mean[0]:
             self._best_mean = posterior, posterior.mean(posterior.data.X).max().item()
         return self._best_mean[1]
-
-    @property
-    def asks(self) -> int:
-        """The number of asks."""
-        return len(self._ledger)
 
     @property
     def renewals_due(self) -> int:
@@ -256,9 +242,8 @@ class RuleModel(View, TrialObserver):
         That is, at least ``CROWDED``, and as many as are answered, are around the best answered
         point or the pending one with the largest mean.
         """
-        if self.finite or self.is_blind:
-            return False
-        if not (self.surrogate.learned and self.pending.counts_in_deviation):
+        counts = self.surrogate.learned and self.pending.counts_in_deviation
+        if self.finite or self.is_blind or not counts:
             return False
         points = [trial.point for trial in self._ledger.running()]
         if len(points) < CROWDED:
@@ -294,7 +279,7 @@ class RuleModel(View, TrialObserver):
         for view in self.views:
             drawn = view.answers
             if view.with_pending is not view.answers:
-                generator = generator_for(self.seed, -1 - self.asks)
+                generator = generator_for(self.seed, -1 - len(self._ledger))
                 drawn = view.with_pending.with_drawn_answers(view.answers, generator)
             made.views.append(View(drawn, None))
         made.answers, made.asked_points = made.views[0].answers, None
@@ -355,9 +340,7 @@ class RuleModel(View, TrialObserver):
 
 
 def failing_places(
-    surrogate: Surrogate,
-    feasibility: Feasibility,
-    answered_points: Callable[[], Tensor],
+    surrogate: Surrogate, feasibility: Feasibility, answered_points: Callable[[], Tensor]
 ) -> Callable[[Tensor], Tensor] | None:
     """Whether failures outweigh answers near points: ``n x d`` to bool ``n``; None without any.
 

@@ -41,16 +41,15 @@ Score = Callable[[Tensor], Tensor]
 class Rule:
     """What is maximised to choose the next point, given a :class:`RuleModel`.
 
-    A rule that has a formula of mean and deviation defines :meth:`value`; any other one
-    :meth:`score` and :meth:`function`.
+    A formula of mean and deviation is :meth:`value`; any other rule defines :meth:`score` and
+    :meth:`function`.
 
     Attributes:
         published: the names of its published combinations, by the class of ``pending``.
         costly: whether it takes long to evaluate; then climbs on a box are few and short.
         scores_are_values: whether a score is a value that f may take at the point (a bound, a
-            sample), and not, say, an improvement or a probability. Then scores that differ by
-            rounding of such values tie, climbs end where they gain next to nothing, and on lists
-            with a learned kernel new points come first.
+            sample), and not, say, an improvement. Then scores that differ by rounding tie, climbs
+            end where they gain next to nothing, and ``Exploit`` puts new points of lists first.
         draws_where_crowded: whether it is maximised given values drawn for pending points where
             these crowd (:meth:`RuleModel.is_crowded`).
         inflates: whether it uses the widths of ``Censor(inflate=True)``.
@@ -92,9 +91,8 @@ class Rule:
     def function(self, model: RuleModel, starts: Tensor) -> Score:
         """What climbs on a box maximise, from ``starts`` (``n x d``): ``n x d`` to ``n``.
 
-        It is differentiable, and its points are in the columns of the domain, as
-        :meth:`RuleModel.mean_at` and :meth:`RuleModel.deviation_at` take them. Row i is where the
-        climb from start i has come.
+        It is differentiable, and takes points as :meth:`RuleModel.mean_at` does. Row i is where
+        the climb from start i has come.
         """
         return lambda X: self.value(model, model.mean_at(X), model.deviation_at(X))
 
@@ -122,11 +120,11 @@ class Rule:
 class UCB(Rule):
     """The upper confidence bound ``mu + sqrt(beta) sigma`` (Srinivas 2010).
 
-    On a box with a learned kernel hallucinated points would crowd where mu is largest: they take
-    sigma from their neighbourhood and leave mu as it is. So once 16 or more are pending, and at
-    least as many as are answered, within a tenth of the sides (root mean square) of the best
-    answered point or of the pending one with the largest mu, the bound is maximised given values
-    drawn for all pending points, fresh ones in every ask (randomized kriging believer, 2603.01470).
+    On a box with a learned kernel hallucinated points would crowd where mu is largest, which they
+    leave as it is. So once 16 or more are pending, and at least as many as are answered, within a
+    tenth of the sides (root mean square) of the best answered point or of the pending one with the
+    largest mu, the bound is maximised given values drawn for all pending points, fresh ones in
+    every ask, as with :class:`KrigingBeliever`.
 
     Args:
         beta: BoTorch's convention, the square of the factor on sigma; above 0.
@@ -250,8 +248,7 @@ class BotorchRule(Rule):
     and the like come from the answers. A function is called as ``factory(model)`` or, if it
     has that parameter, ``factory(model, X_pending=X)``, and returns the acquisition function.
     Models are :class:`DelayedGP`, of values to be maximised; where the kernel is learned, of
-    normalised inputs and standardised values, and options must be in those units. One-shot
-    functions such as ``qKnowledgeGradient`` are refused: they cannot score single points.
+    normalised inputs and standardised values, and options must be in those units.
 
     Args:
         factory: a class with a registered input constructor, or a function.
@@ -259,7 +256,8 @@ class BotorchRule(Rule):
 
     Raises:
         InputTypeError: if ``factory`` is not callable, or has no signature.
-        InputError: if BoTorch has no input constructor for the class, or it is one-shot.
+        InputError: if BoTorch has no input constructor for the class, or it is one-shot, as
+            ``qKnowledgeGradient`` is, and cannot score single points.
 
     Example:
         >>> from botorch.acquisition.logei import qLogNoisyExpectedImprovement
@@ -277,27 +275,26 @@ class BotorchRule(Rule):
         self.factory = factory
         self.options = options
         self._constructor: Callable[..., dict[str, Any]] | None = None
-        if isinstance(factory, type) and issubclass(factory, AcquisitionFunction):
+        kind = factory if isinstance(factory, type) else object
+        self.analytic = issubclass(kind, AnalyticAcquisitionFunction)
+        if issubclass(kind, AcquisitionFunction):
             # Imported here because it imports every acquisition function, and scipy.stats.
             from botorch.acquisition.input_constructors import (
                 ACQF_INPUT_CONSTRUCTOR_REGISTRY,
                 get_acqf_input_constructor,
             )
 
-            if factory not in ACQF_INPUT_CONSTRUCTOR_REGISTRY:
+            if kind not in ACQF_INPUT_CONSTRUCTOR_REGISTRY:
                 raise InputError(
                     f"BoTorch has no input constructor for {factory.__name__}; pass a function of "
                     "model and X_pending that returns the acquisition function."
                 )
-            if issubclass(factory, OneShotAcquisitionFunction):
+            if issubclass(kind, OneShotAcquisitionFunction):
                 raise InputError(
                     f"{factory.__name__} is a one-shot acquisition function, which optimises "
                     "fantasy points together with the candidate; it cannot rank single points."
                 )
-            self._constructor = get_acqf_input_constructor(factory)
-        self.analytic = isinstance(factory, type) and issubclass(
-            factory, AnalyticAcquisitionFunction
-        )
+            self._constructor = get_acqf_input_constructor(kind)
         try:
             parameters = inspect.signature(factory).parameters
         except (TypeError, ValueError) as error:
@@ -420,14 +417,12 @@ def as_rule(rule: Any, name: str = "rule") -> Rule:
 
 @contextmanager
 def _quietly(seed: int, device: torch.device, *, advice: bool = False) -> Iterator[None]:
-    """Seeded, and without warnings that do not apply here.
-
-    A candidate that is pending already makes the joint covariance singular, and the user's units
-    need not be those that BoTorch expects.
-    """
+    """Seeded, and without warnings that do not apply here."""
     with seeded(seed, device), warnings.catch_warnings():
+        # A candidate that is pending already makes the joint covariance singular, and the user's
+        # units need not be those that BoTorch expects. Its advice on functions is given once.
         warnings.simplefilter("ignore", NumericalWarning)
         warnings.simplefilter("ignore", InputDataWarning)
-        if not advice:  # BoTorch's advice on the choice of a function is given once
+        if not advice:
             warnings.simplefilter("ignore", NumericsWarning)
         yield

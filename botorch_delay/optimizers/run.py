@@ -295,10 +295,6 @@ class Run:
                     f"Stored event {number}, {event.kind}, cannot be: {truncated(error)}"
                 ) from error
 
-    def events(self, start: int = 0) -> list[Event]:
-        """What happened from event ``start`` on; see :mod:`botorch_delay.history.events`."""
-        return list(self._ledger.events(start))
-
     def _apply_decided(self, event: Event) -> None:
         """Apply an event of another kind."""
         if event.kind == "finished":

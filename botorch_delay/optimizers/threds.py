@@ -42,7 +42,6 @@ from botorch_delay.history.trials import Suggestion, Trial
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.config import ThreDSConfig
 from botorch_delay.optimizers.recommendation import Judgement
-from botorch_delay.optimizers.run import exclusive
 
 # By which share of the first interval decisions may err in the first epoch.
 SLACK = 0.2
@@ -70,10 +69,10 @@ class _Search:
 class ThreDSOptimizer(Optimizer):
     """GP-ThreDS, Threshold Domain Shrinking (Salgia, Vakili & Zhao 2021).
 
-    It is made for answers without delay. With delays it decides with what has arrived, and asks the
-    same point again until something does; answers that come after their search has ended are used
-    by ``recommend`` only. On a box it plays on 4,096 Sobol points, drawn by ``seed``. Kernel and
-    noise are given. Arguments not listed here are those of :class:`AcquisitionOptimizer`.
+    It is made for answers without delay: it decides with what has arrived, and asks the same point
+    again until something does; answers that come after their search has ended are used by
+    ``recommend`` only. On a box it plays on 4,096 Sobol points, drawn by ``seed``. Arguments not
+    listed here are those of :class:`AcquisitionOptimizer`; kernel and noise are given.
 
     Args:
         confidence: gives the multiplier, from all answers of a search.
@@ -132,13 +131,6 @@ class ThreDSOptimizer(Optimizer):
         self._search = _Search(low, high, SLACK * (high - low))
 
     @property
-    @exclusive
-    def interval(self) -> tuple[float, float]:
-        """Where the algorithm takes the best value to lie, in the user's units and sign."""
-        low, high = sorted((self._config.sign * self._search.a, self._config.sign * self._search.b))
-        return low, high
-
-    @property
     def guarantee(self) -> Guarantee:
         missing = (
             "GP-ThreDS is analysed for answers without delay, and for a random walk on the tree "
@@ -160,7 +152,7 @@ class ThreDSOptimizer(Optimizer):
                 break
             data = self._surrogate.data(self._config.answers(answered))
             judged = Judgement(self._surrogate, data, *self._config.interval_confidence)
-            posterior, half, _ = judged.intervals(self._points[candidates])
+            posterior, half = judged.intervals(self._points[candidates])
             lower, upper = posterior.mean - half, posterior.mean + half
             safe, hopeful = lowest_tied(lower), lowest_tied(upper)
             # In one tensor, so that a device is waited for once.

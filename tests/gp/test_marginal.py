@@ -124,6 +124,6 @@ def test_given_hyperparameters_are_certain():
     opt.attach(domain.points[:3], torch.tensor([0.0, 1.0, 0.5], dtype=torch.double))
     best = opt.recommend()
     judged = opt._judged("")[1]
-    _, half, _ = judged.intervals(best.x.unsqueeze(0))
+    _, half = judged.intervals(best.x.unsqueeze(0))
     assert best.upper - best.lower == pytest.approx(2.0 * float(half))
     assert COUNTED not in best.interval

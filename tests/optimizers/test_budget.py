@@ -64,7 +64,7 @@ def test_what_is_certified_holds(factor, delay, seed):
     history = simulate(opt, problem, delay, HORIZON, seed=seed)
     assert history.regret[-1].item() <= opt.certificate.regret
     assert int(problem.values.argmax()) in opt.active_set.indices
-    assert not opt._budget.refuted
+    assert not opt._budget.bounds.refuted
     assert opt.certificate.regret <= factor * opt._budget.bound + opt._budget.waits_cost + 1e-9
 
 
@@ -75,7 +75,9 @@ def test_with_constants_five_times_too_small_nothing_is_certified():
         opt = optimizer(problem, norm, 1.25, divide=5.0)
         history = simulate(opt, problem, bd.PoissonDelay(5.0), HORIZON, seed=seed)
         lost = int(problem.values.argmax()) not in opt.active_set.indices
-        broken += lost or opt._budget.refuted or history.regret[-1].item() > opt.certificate.regret
+        broken += (
+            lost or opt._budget.bounds.refuted or history.regret[-1].item() > opt.certificate.regret
+        )
     assert broken == 2
 
 

@@ -562,7 +562,7 @@ def test_botorch_rules_are_rebuilt_with_their_options(tmp_path):
         for trial in opt.ask(3):
             opt.tell(trial, value(trial))
         opt.save(tmp_path / "study.db", overwrite=True)
-        assert repr(bd.load(tmp_path / "study.db").rule) == repr(opt.rule)
+        assert repr(bd.load(tmp_path / "study.db")._config.rule) == repr(opt._config.rule)
         assert bd.load(tmp_path / "study.db").ask().index == opt.ask().index
 
 

@@ -127,7 +127,7 @@ def summary(optimizer):
     ]
     decided = [
         event.record() | {"time": 0.0}
-        for event in optimizer.events()
+        for event in optimizer._ledger.events()
         if event.kind in ("fitted", "opened", "closed", "reset")
     ]
     claimed = dataclasses.asdict(optimizer.guarantee)
@@ -467,7 +467,7 @@ def test_what_was_made_from_trials_can_be_stored_and_goes_on():
         store[number] = stored(PastTrial(number, asked.trial.x, RUNNING, record=asked.record))
     kept, other = Replica(make), make()
     kept.sync(store.values())
-    assert "reserved" in [event.kind for event in kept.optimizer.events()]
+    assert "reserved" in [event.kind for event in kept.optimizer._ledger.events()]
     other.load_state_dict(kept.optimizer.state_dict())
     assert [t.x.tolist() for t in other.ask(3)] == [t.x.tolist() for t in kept.optimizer.ask(3)]
 

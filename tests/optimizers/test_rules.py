@@ -146,7 +146,7 @@ def test_a_thompson_sample_has_the_posterior_s_moments():
     paths = []
     for number in range(2000):
         opt._maximizer.model.seed = number
-        paths.append(opt.rule.score(opt._maximizer.model))
+        paths.append(opt._config.rule.score(opt._maximizer.model))
     sample = torch.stack(paths)
     X = np.stack([t.x.numpy() for t in trials])
     y = np.array([t.value for t in trials[:5]])

@@ -94,7 +94,7 @@ def test_the_domain_shrinks_towards_the_maximiser():
     rows = torch.tensor([trial.index for trial in late]).unique()
     assert len(rows) < 10
     assert (problem.highest - problem.values[rows]).min() < 0.05
-    low, high = opt.interval
+    low, high = opt._search.a, opt._search.b
     assert low - 0.05 <= problem.values.max().item() <= high + 0.05
     assert history.regret[-1] - history.regret[700] < 0.1 * history.regret[700]
     assert [trial.round for trial in opt.trials] == sorted(trial.round for trial in opt.trials)
@@ -103,7 +103,7 @@ def test_the_domain_shrinks_towards_the_maximiser():
 
 def test_the_norm_bound_gives_the_first_interval():
     opt = make(interval=None, confidence=bd.RKHSConfidence(3.0, 0.1))
-    assert opt.interval == (-3.0, 3.0)
+    assert (opt._search.a, opt._search.b) == (-3.0, 3.0)
 
 
 def test_failures_do_not_stop_it():
