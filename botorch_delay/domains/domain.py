@@ -5,8 +5,6 @@ Dtype and device of everything come from the domain's tensors.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -111,7 +109,7 @@ class Domain(ABC):
         self.like, self.bounds, self.dim = points, bounds, bounds.shape[1]
         if not isinstance(names, Columns):
             names = Columns(dict.fromkeys(_check_names(names, self.dim), Parameter()))
-        self.columns, self.names = names, _check_names(tuple(names.varying), self.dim)
+        self.columns, self.names = names, tuple(names.varying)
         self.log_dims = self._check_columns(log_dims, "log_dims")
 
     @cached_property
@@ -214,25 +212,16 @@ class Domain(ABC):
             return "" if low <= value <= high else f"{said} is not in {low:g} to {high:g}"
         if value in (numbers := allowed.tolist()):
             return ""
-        nearest = min(numbers, key=lambda number: abs(number - value))
         words = [text_of(parameter.decode(number)) for number in numbers]
-        nearest_word = words[numbers.index(nearest)]
+        nearest = words[int((allowed - value).abs().argmin())]
         if len(words) > MAX_LISTED:
             words = [*words[:3], "...", words[-1]]
-        return f"{said} is none of {', '.join(words)}; the nearest is {nearest_word}"
+        return f"{said} is none of {', '.join(words)}; the nearest is {nearest}"
 
     def describe(self) -> dict[str, Any]:
         """What defines it beside its tensor, JSON-ready."""
         plain = {"names": list(self.names), "log_dims": list(self.log_dims)}
         return plain | ({"space": self.columns.describe()} if self.columns.named else {})
-
-    def fingerprint(self) -> str:
-        """A digest of all that defines it."""
-        like = self.like.cpu()
-        head = [type(self).__name__, str(like.dtype), list(like.shape), self.describe()]
-        return hashlib.sha256(
-            json.dumps(head, default=repr).encode() + like.numpy().tobytes()
-        ).hexdigest()
 
     def check_logarithms(self, X: Tensor, name: str) -> None:
         """Refuse points (``n x d``) that are not above 0 in a column of ``log_dims``."""

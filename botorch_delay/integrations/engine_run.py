@@ -19,12 +19,7 @@ from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.domain import Domain
 from botorch_delay.domains.space import Space
 from botorch_delay.elimination.rounds import OPEN_ENDED
-from botorch_delay.exceptions import (
-    InputError,
-    InputTypeError,
-    NotSupportedError,
-    StorageError,
-)
+from botorch_delay.exceptions import InputError, InputTypeError, NotSupportedError, StorageError
 from botorch_delay.history.events import truncated
 from botorch_delay.history.trials import TrialState
 from botorch_delay.optimizers.bpe import BPEDelayOptimizer
@@ -103,8 +98,8 @@ class EngineRun:
         self.ended: set[int] = set()
         self.stopped_early = False
         config = self.optimizer.state_dict()["config"]
-        told = [name, self.domain.fingerprint(), json.dumps(config)]
-        self.key = hashlib.blake2b("\n".join(told).encode(), digest_size=12).hexdigest()
+        told = f"{name}\n{json.dumps(config)}"  # the space is part of the configuration
+        self.key = hashlib.blake2b(told.encode(), digest_size=12).hexdigest()
         self._warned = False
 
     @property
