@@ -193,9 +193,7 @@ class BoxDomain(Domain):
             ) from error
         is_tensor = isinstance(passes, Tensor)
         if not is_tensor or passes.shape != X.shape[:1] or passes.dtype != torch.bool:
-            got = type(passes).__name__
-            if is_tensor:
-                got = f"{tuple(passes.shape)} of {passes.dtype}"
+            got = f"{tuple(passes.shape)} of {passes.dtype}" if is_tensor else type(passes).__name__
             raise InputTypeError(
                 f"feasible must give a bool tensor with one entry per point, {len(X)}; got {got}. "
                 "Of a margin, return margin >= 0."
