@@ -6,11 +6,13 @@ import math
 import numbers
 import operator
 import reprlib
+import warnings
 from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
 import torch
+from botorch.exceptions.warnings import InputDataWarning
 from torch import Tensor
 
 from botorch_delay.exceptions import InputError, InputTypeError, MissingExtraError
@@ -216,6 +218,17 @@ def _check_same_type(value: Tensor, name: str, like: Tensor) -> None:
         raise InputTypeError(
             f"{name} must have the dtype and device of the points it goes with "
             f"({like.dtype}, {like.device}), got {value.dtype}, {value.device}."
+        )
+
+
+def warn_single_precision(value: Tensor, stacklevel: int) -> None:
+    """Warn below double precision, as BoTorch does."""
+    if value.dtype != torch.float64:
+        warnings.warn(
+            f"The points have dtype {value.dtype}. Double precision is recommended: "
+            "variances are differences of nearly equal numbers.",
+            InputDataWarning,
+            stacklevel=stacklevel + 1,
         )
 
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from botorch.exceptions.warnings import InputDataWarning
 from torch import Tensor
 
 from botorch_delay import validation
@@ -106,13 +105,7 @@ class Domain(ABC):
         names: Sequence[str] | Columns | None,
         log_dims: Any,
     ) -> None:
-        if points.dtype != torch.float64:
-            warnings.warn(
-                f"The points have dtype {points.dtype}. Double precision is recommended: "
-                "variances are differences of nearly equal numbers.",
-                InputDataWarning,
-                stacklevel=3,
-            )
+        validation.warn_single_precision(points, stacklevel=3)
         self.like, self.bounds, self.dim = points, bounds, bounds.shape[1]
         if not isinstance(names, Columns):
             names = Columns(dict.fromkeys(_check_names(names, self.dim), Parameter()))
