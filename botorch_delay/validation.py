@@ -7,7 +7,7 @@ import numbers
 import operator
 import reprlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from typing import Any
 
@@ -81,6 +81,13 @@ def real(value: Any, name: str) -> float:
     if not math.isfinite(number):
         raise InputError(f"{name} must be finite, got {number}.")
     return number
+
+
+def listed(value: Any, name: str, what: str) -> list[Any]:
+    """``value`` as a list; strings, and what has no entries, are refused."""
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise InputTypeError(f"{name} must be a list of {what}, got {type(value).__name__}.")
+    return list(value)
 
 
 def flag(value: Any, name: str) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -247,10 +247,7 @@ class Domain(ABC):
                 )
 
     def _check_columns(self, columns: Any, name: str) -> tuple[int, ...]:
-        if isinstance(columns, str) or not isinstance(columns, Iterable):
-            raise InputTypeError(
-                f"{name} must be a list of columns, such as [0], got {type(columns).__name__}."
-            )
+        columns = validation.listed(columns, name, "columns, such as [0]")
         each, last = f"each of {name}", self.dim - 1
         return tuple(sorted({validation.whole(dim, each, 0, last) for dim in columns}))
 
@@ -279,9 +276,7 @@ class PointKeys:
 def _check_names(names: Sequence[str] | None, dim: int) -> tuple[str, ...]:
     if names is None:
         return tuple(f"x{i}" for i in range(dim))
-    if isinstance(names, str) or not isinstance(names, Iterable):
-        raise InputTypeError(f"names must be a list of strings, got {type(names).__name__}.")
-    names = tuple(names)
+    names = tuple(validation.listed(names, "names", "strings"))
     if len(names) != dim or len(set(names)) != dim:
         raise InputError(f"names must be {dim} distinct strings, got {list(names)}.")
     if not all(isinstance(name, str) and name.strip() for name in names):
