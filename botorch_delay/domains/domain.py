@@ -109,7 +109,7 @@ class Domain(ABC):
         self.like, self.bounds, self.dim = points, bounds, bounds.shape[1]
         if not isinstance(names, Columns):
             names = Columns(dict.fromkeys(_check_names(names, self.dim), Parameter()))
-        self.columns, self.names = names, tuple(names.varying)
+        self.columns, self.names = names, _check_names(tuple(names.varying), self.dim)
         self.log_dims = self._check_columns(log_dims, "log_dims")
 
     @cached_property

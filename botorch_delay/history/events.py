@@ -30,7 +30,8 @@ and a ``width`` where :class:`~botorch_delay.optimizers.pending.Censor` adds up 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -99,7 +100,7 @@ def read_events(records: Sequence[Any], domain: Domain) -> list[Event]:
     placed = [event for event in events if event.kind in ("asked", "attached", "reserved")]
     if not placed:
         return events
-    try:
+    with reading("A stored point is malformed"):
         points = [[validation.real(number, "x") for number in event.data["x"]] for event in placed]
         X = domain.like.new_tensor(points)
         if X.shape != (len(placed), domain.dim):
@@ -109,9 +110,18 @@ def read_events(records: Sequence[Any], domain: Domain) -> list[Event]:
         asked = [event.kind != "attached" for event in placed]
         if domain.find(X).tolist() != rows or not bool(domain.contains(X[asked]).all()):
             raise ValueError("x is not the point of the domain that is named")
-    except (LookupError, TypeError, ValueError, RuntimeError) as error:
-        raise StorageError(f"A stored point is malformed: {truncated(error)}.") from error
     return events
+
+
+@contextmanager
+def reading(failed: str) -> Iterator[None]:
+    """Whatever forged values lead to as a StorageError that says what failed."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise StorageError(f"{failed}: {truncated(error)}") from error
 
 
 def brief(value: Any) -> str:

@@ -145,6 +145,7 @@ class DelaySampler(BaseSampler):
             HorizonError: if more trials are asked for than the horizon.
             EmptyDomainError: if every point has failed.
         """
+        _check_single(study)
         varying = _varying(search_space)
         brought = varying.keys() & trial.params.keys()  # as a retried trial does
         if brought or not varying or "fixed_params" in trial.system_attrs:
@@ -167,6 +168,7 @@ class DelaySampler(BaseSampler):
         param_distribution: BaseDistribution,
     ) -> Any:
         """A random value, the same for a seed, a trial and a name."""
+        _check_single(study)
         seed = zlib.crc32(f"{self._settings.seed} {trial.number} {param_name}".encode())
         draw = RandomSampler(seed).sample_independent
         return draw(study, trial, param_name, param_distribution)

@@ -23,7 +23,7 @@ from botorch_delay.exceptions import (
     NotSupportedError,
     StorageError,
 )
-from botorch_delay.history.events import truncated
+from botorch_delay.history.events import reading
 from botorch_delay.history.trials import TrialState
 from botorch_delay.integrations.engine_run import EngineRun, Readable, Settings
 from botorch_delay.integrations.ray_state import SearchState, tune_trials
@@ -297,15 +297,11 @@ class DelaySearch(Readable, Searcher):
                 "The file was written for another search space or with other options; give this "
                 "searcher the same ones, or hand it the results by add_evaluated_trials."
             )
-        try:
+        with reading("The trials of the file are malformed"):
             for x in (*state.first, *(past.x for past in state.trials.values())):
                 if x.shape != (run.domain.dim,):
                     raise ValueError(f"a point has {len(x)} columns, not {run.domain.dim}")
             run.take_in(state.trials.values())
-        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-            raise StorageError(
-                f"The trials of the file are malformed: {truncated(error)}"
-            ) from error
         self._config, self._run, self._state, state.key = config, run, state, run.key
         evaluated, self._evaluated = self._evaluated, []
         for parameters, value in evaluated:
