@@ -291,7 +291,7 @@ def nearby(
     if domain.is_discrete:
         stays = torch.arange(len(X), device=X.device).remainder(around) == 0
         found = torch.where(stays.unsqueeze(1), X, redraw(domain, X, generator))
-    return found[domain.contains(found)]
+    return found[domain.holds(found)]
 
 
 def snapped(domain: BoxDomain, X: Tensor, generator: torch.Generator) -> Tensor:

@@ -221,6 +221,10 @@ class BoxDomain(Domain):
 
     def contains(self, X: Tensor) -> Tensor:
         validation.rows(X, "X", self.bounds)
+        return self.holds(X)
+
+    def holds(self, X: Tensor) -> Tensor:
+        """:meth:`contains` without checks of shape, dtype and device."""
         low, high = self.bounds
         inside = torch.minimum(X - low, high - X).amin(dim=1) >= 0.0
         for dim, values in self.lists.items():
