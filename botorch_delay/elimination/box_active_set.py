@@ -302,7 +302,7 @@ class BoxActiveSet(ActiveSet):
         return result
 
     def _holds(self, X: Tensor) -> Tensor:
-        inside = self.domain.contains(X)
+        inside = self.domain.holds(X)
         if self.conditions and X.is_cuda:  # to select the rows inside would wait for the device
             inside &= self._margin(X) >= 0.0
         elif self.conditions and bool(inside.any()):

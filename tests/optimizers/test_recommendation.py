@@ -156,7 +156,7 @@ def noisy_bowl(maximize=True, top=(0.37, 0.61), **options):
     box = bd.BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double), **options)
     opt = bd.BPEDelayOptimizer(box, 40, maximize=maximize, seed=0)
     X = torch.rand(40, 2, dtype=torch.double, generator=torch.Generator().manual_seed(5))
-    X = X[box.contains(X)]
+    X = X[box.holds(X)]
     X = torch.cat([X, X[:3]])  # repeats show that there is noise
     noise = 0.05 * normal(len(X), seed=7)
     y = -4.0 * (X - torch.tensor(top, dtype=torch.double)).square().sum(dim=1) + noise
