@@ -305,14 +305,11 @@ class Choice(Parameter):
     unit: str | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.values, str) or not isinstance(self.values, Iterable):
-            raise InputTypeError(
-                f"values must be a list of what there is to choose from, got {self.values!r}."
-            )
+        listed = validation.listed(self.values, "values", "what there is to choose from")
         validation.flag(self.ordered, "ordered")
         validation.flag(self.log, "log")
         _check_unit(self.unit)
-        values = [v.item() if isinstance(v, np.generic) else v for v in self.values]
+        values = [v.item() if isinstance(v, np.generic) else v for v in listed]
         if any(isinstance(value, float) and math.isnan(value) for value in values):
             raise InputError(f"values must be no NaN, got {values}.")
         plain = bool(values) and all(map(_is_number, values))
