@@ -46,18 +46,14 @@ server.serve()
 
 @pytest.fixture
 def stub(tmp_path, monkeypatch):
-    """Makes a sampler of the stub; its process ends with the test."""
+    """Makes a sampler of the stub."""
     (tmp_path / "stub.py").write_text(STUB)
     monkeypatch.setattr(peers, "SERVER", tmp_path / "stub.py")
-    monkeypatch.setattr(peers._Server, "of", {})
-    yield lambda problem: ServedSampler("stub", "json", problem, DELAYS["none"], 8, 5)
-    for server in peers._Server.of.values():
-        server.end()
+    return lambda problem: ServedSampler("stub", "json", problem, DELAYS["none"], 8, 5)
 
 
 def test_a_peer_in_another_process_is_asked_and_told(stub):
     first, second = stub(box()), stub(arms())
-    assert first._server is second._server
     assert first.ask().x.tolist() == [1.0, 9.0, 2.0, 3.0]
     assert second.ask().index == len(arms().points) - 1
     first.tell(0, -2.5)
@@ -67,7 +63,15 @@ def test_a_peer_in_another_process_is_asked_and_told(stub):
     assert second.ask().id == 1  # a run that failed leaves the others as they are
 
 
-def test_a_process_that_died_is_replaced(stub):
+def test_a_process_ends_with_its_sampler(stub):
+    sampler = stub(box())
+    process = sampler._process
+    assert process.poll() is None
+    del sampler
+    assert process.poll() == 0
+
+
+def test_a_process_that_died_is_an_error_of_its_run(stub):
     sampler = stub(box())
     for number in range(3):
         sampler.tell(sampler.ask().id, float(number))
