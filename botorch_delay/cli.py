@@ -174,10 +174,8 @@ def _add_study_commands(add: Callable[..., _Parser]) -> None:
     init = on_study("init", _init, "start a study in a new file")
     init.add_argument("--space", type=Path, required=True, help="a TOML file: parameters or arms")
     init.add_argument("--horizon", type=int, required=True, help="how many trials are planned")
-    direction = init.add_mutually_exclusive_group()
-    direction.add_argument("--minimize", action="store_true", help="small values are good")
-    text = "large values are good (the default)"
-    direction.add_argument("--maximize", action="store_true", help=text)
+    text = "small values are good; without it, large ones"
+    init.add_argument("--minimize", action="store_true", help=text)
     init.add_argument("--exact", action="store_true", help="no noise in results: no settings twice")
     init.add_argument("--seed", type=int, default=0, help="of everything random (default 0)")
 
@@ -262,8 +260,8 @@ def _result_or_none(text: str) -> float | None:
 def _demo(arguments: argparse.Namespace) -> None:
     from botorch_delay.demo import run_demo, run_race
 
-    options = {name: getattr(arguments, name) for name in ("trials", "workers")}
-    options |= {"picture": arguments.out}
+    options = {key: vars(arguments)[key] for key in ("trials", "workers")}
+    options["picture"] = arguments.out
     if arguments.race is not None:
         print(run_race(seeds=arguments.race, **options))
     else:

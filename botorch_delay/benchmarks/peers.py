@@ -8,6 +8,7 @@ the bounding box, and the nearest arm is evaluated without its knowing.
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import subprocess
@@ -157,10 +158,15 @@ class PeerSampler(ABC):
     @contextmanager
     def quiet(self) -> Iterator[None]:
         """Without warnings, and with a seed of its own for torch's global generator."""
+        disabled = logging.root.manager.disable
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            logging.disable(logging.WARNING)
             torch.default_generator.manual_seed(self._seed + len(self._asked))
-            yield
+            try:
+                yield
+            finally:
+                logging.disable(disabled)
 
 
 class OptunaSampler(PeerSampler):
@@ -173,7 +179,6 @@ class OptunaSampler(PeerSampler):
         import optuna
 
         super().__init__(problem, seed, **options)
-        self._optuna = optuna
         kinds = optuna.distributions
         self._distributions: dict[str, Any] = {
             name: kinds.CategoricalDistribution(range(int(high) + 1))
@@ -194,17 +199,6 @@ class OptunaSampler(PeerSampler):
 
     def report(self, number: int, y: float) -> None:
         self._study.tell(self._trials[number], y)
-
-    @contextmanager
-    def quiet(self) -> Iterator[None]:
-        logging = self._optuna.logging
-        verbosity = logging.get_verbosity()
-        logging.set_verbosity(logging.ERROR)
-        try:
-            with super().quiet():
-                yield
-        finally:
-            logging.set_verbosity(verbosity)
 
 
 class BotorchLoop(PeerSampler):
