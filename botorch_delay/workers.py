@@ -28,6 +28,7 @@ from botorch_delay.exceptions import InputError, InputTypeError
 from botorch_delay.history.trials import Trial
 
 Objective = Callable[..., float]
+MAX_CALLS = 20  # in a traceback
 
 
 def takes_names(objective: Objective, columns: Columns) -> bool:
@@ -48,20 +49,6 @@ def takes_names(objective: Objective, columns: Columns) -> bool:
         f"objective must take {', '.join(names)} as keywords, or one dict of them under another "
         f"name; its arguments are {signature}."
     )
-
-
-def takes_two(function: Callable[..., Any]) -> bool:
-    """Whether something can be called with two arguments, as far as can be known."""
-    try:
-        inspect.signature(function).bind(None, None)
-    except TypeError:
-        return False
-    except ValueError:  # not written in Python
-        pass
-    return True
-
-
-MAX_CALLS = 20  # in a traceback
 
 
 @dataclass(frozen=True)

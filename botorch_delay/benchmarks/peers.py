@@ -271,17 +271,12 @@ class BotorchLoop(PeerSampler):
         """The points of a finite domain in the unit cube, ``N x d``."""
         if not isinstance(domain, FiniteDomain):
             return None
-        low, high = domain.bounds
-        shares = ((domain.points - low) / (high - low).clamp_min(torch.finfo(low.dtype).tiny)).T
-        columns = [
-            column.unique(return_inverse=True)[1] / max(parameter.high, 1)
-            if parameter.levels
-            else share
-            for column, share, parameter in zip(
-                domain.points.T, shares, self.parameters.values(), strict=True
-            )
-        ]
-        return torch.stack(columns, dim=1).double()
+        columns = []
+        for column, parameter in zip(domain.points.T, self.parameters.values(), strict=True):
+            values = column.unique(return_inverse=True)[1] if parameter.levels else column
+            above = values.double() - values.min()
+            columns.append(above / above.max().clamp_min(torch.finfo(above.dtype).tiny))
+        return torch.stack(columns, dim=1)
 
 
 def python_of(module: str, need: str) -> str:
