@@ -191,7 +191,7 @@ def plot_history(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> li
     if axes is None:
         axes = plt.subplots(2, sharex=True, layout="constrained", height_ratios=[2, 1])[1]
     top, bottom = axes
-    trials = optimizer.trials
+    trials, count = optimizer.trials, len(optimizer.trials)
     came = [t.told_step or 0 for t in trials if t.value is not None]
     steps = torch.tensor(came + [result.told_step for result in optimizer.attached])
     order = torch.argsort(steps, stable=True)
@@ -201,15 +201,14 @@ def plot_history(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> li
         attached: dict[str, Any] = {"s": 24, "marker": "D", "facecolor": "none", "clip_on": False}
         at = steps[len(came) :], values[len(came) :]
         top.scatter(*at, edgecolor=ORANGE, label="attached", **attached)
-    ends = torch.cat([steps[order], torch.tensor([max(len(trials), 1)])])
+    ends = torch.cat([steps[order], torch.tensor([max(count, 1)])])
     top.step(ends, torch.cat([best, best[-1:]]), where="post", color=GREEN, label="best so far")
     failed = [t.told_step or 0 for t in trials if t.state is TrialState.FAILED]
     if failed:
         low = top.get_ylim()[0]
         top.scatter(failed, [low] * len(failed), marker="x", s=24, color=VERMILION, label="failed")
-    top.set(ylabel="value", title=f"{len(trials)} trials asked, {len(optimizer.pending)} running")
+    top.set(ylabel="value", title=f"{count} trials asked, {len(optimizer.pending)} running")
     top.legend(frameon=False, ncol=4, fontsize="small")
-    count = len(trials)
     ended = [count if t.told_step is None else t.told_step for t in trials]
     ends = torch.bincount(torch.tensor(ended, dtype=torch.long), minlength=count + 1)
     in_flight = torch.arange(count + 1) - torch.cat([torch.zeros(1), ends[:count].cumsum(0)])
