@@ -313,9 +313,9 @@ class ServedSampler(PeerSampler):
         self, peer: str, module: str, problem: Problem, clock: Clock, steps: int, seed: int
     ) -> None:
         super().__init__(problem, seed)
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed at the end
-        threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         python = python_of(module, f"The method {peer} needs {module}")
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed at the end
         self._process = subprocess.Popen(  # noqa: S603
             [python, "-I", str(SERVER)],
             stdin=subprocess.PIPE,
