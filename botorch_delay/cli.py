@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -164,20 +164,21 @@ def _parser() -> argparse.ArgumentParser:
 def _add_study_commands(add: Callable[..., _Parser]) -> None:
     """Add the commands on a study in a file."""
 
-    def on_study(name: str, command: Command, text: str) -> _Parser:
+    def of_study(name: str, command: Command, text: str) -> _Parser:
         added = add(name, command, text)
         added.add_argument("study", type=_study, help="the study's file")
         added.add_argument("--json", action="store_true", help="for scripts")
         added._negative_number_matcher = _NEGATIVE
         return added
 
-    init = on_study("init", _init, "start a study in a new file")
+    def on_study(name: str, action: Action, text: str, *, edits: bool = True) -> _Parser:
+        return of_study(name, partial(_on_study, action, edits), text)
+
+    init = of_study("init", _init, "start a study in a new file")
     init.add_argument("--space", type=Path, required=True, help="a TOML file: parameters or arms")
     init.add_argument("--horizon", type=int, required=True, help="how many trials are planned")
-    direction = init.add_mutually_exclusive_group()
-    direction.add_argument("--minimize", action="store_true", help="small values are good")
-    text = "large values are good (the default)"
-    direction.add_argument("--maximize", action="store_true", help=text)
+    text = "small values are good; without it, large ones"
+    init.add_argument("--minimize", action="store_true", help=text)
     init.add_argument("--exact", action="store_true", help="no noise in results: no settings twice")
     init.add_argument("--seed", type=int, default=0, help="of everything random (default 0)")
 
@@ -188,15 +189,13 @@ def _add_study_commands(add: Callable[..., _Parser]) -> None:
     text = "report a trial that went wrong; its settings are tried twice more at most"
     fail = on_study("fail", _fail, text)
     abandon = on_study("abandon", _abandon, "give up a trial that will not come back")
-    for settle in (tell, fail, abandon):
+    correct = on_study("correct", _correct, "replace a result that was told wrongly")
+    for settle in (tell, fail, abandon, correct):
         settle.add_argument("id", type=_id, help="the trial's id, as ask printed it")
     tell.add_argument("value", type=_result, help="its result")
     tell.add_argument(
         "--noise-var", type=float, help="its variance, the square of its error bar, if known"
     )
-
-    correct = on_study("correct", _correct, "replace a result that was told wrongly")
-    correct.add_argument("id", type=_id, help="the trial's id")
     text = 'what it should have been; "none" if nothing'
     correct.add_argument("value", type=_result_or_none, help=text)
 
@@ -212,20 +211,22 @@ def _add_study_commands(add: Callable[..., _Parser]) -> None:
     extend = on_study("extend", _extend, "plan more trials")
     extend.add_argument("horizon", type=int, help="how many in all, those already made included")
 
-    on_study("show", _show, "what is running, the round, and the recommended settings")
+    text = "what is running, the round, and the recommended settings"
+    on_study("show", _show, text, edits=False)
     note = on_study("note", _note, "add a line of text, which show repeats")
     note.add_argument("text", nargs="+", help="the line")
     on_study("finish", _finish, "end the study: nothing is asked any more")
     _add_file_commands(on_study)
 
 
-def _add_file_commands(on_study: Callable[[str, Command, str], _Parser]) -> None:
+def _add_file_commands(on_study: Callable[..., _Parser]) -> None:
     """Add the commands that read or write another file beside the study's."""
     text = "write every trial and attached result to a CSV file"
-    on_study("export", _export, text).add_argument("table", type=Path, help="a .csv file")
+    export = on_study("export", _export, text, edits=False)
     text = "attach the results in a CSV file with a column for each parameter and one for the value"
-    on_study("import", _import, text).add_argument("table", type=Path, help="a .csv file")
-    plot = on_study("plot", _plot, "draw the results so far to a PNG file")
+    for table in (export, on_study("import", _import, text)):
+        table.add_argument("table", type=Path, help="a .csv file")
+    plot = on_study("plot", _plot, "draw the results so far to a PNG file", edits=False)
     plot.add_argument("picture", type=Path, nargs="?", help="a .png file (default: STUDY.png)")
 
 
@@ -262,8 +263,8 @@ def _result_or_none(text: str) -> float | None:
 def _demo(arguments: argparse.Namespace) -> None:
     from botorch_delay.demo import run_demo, run_race
 
-    options = {name: getattr(arguments, name) for name in ("trials", "workers")}
-    options |= {"picture": arguments.out}
+    options = {key: vars(arguments)[key] for key in ("trials", "workers")}
+    options["picture"] = arguments.out
     if arguments.race is not None:
         print(run_race(seeds=arguments.race, **options))
     else:
@@ -339,51 +340,41 @@ def _init(arguments: argparse.Namespace) -> None:
     _print(arguments, made, text)
 
 
-def _on_study(action: Action, *, edits: bool) -> Command:
-    """A command that opens the study, saves it if it ``edits``, and prints what was done."""
+def _on_study(action: Action, edits: bool, arguments: argparse.Namespace) -> None:
+    """Open the study, act on it, save it if the action ``edits``, and print what was done."""
+    from botorch_delay import study
+    from botorch_delay.optimizers.loading import editing, load
 
-    @wraps(action)
-    def command(arguments: argparse.Namespace) -> None:
-        from botorch_delay import study
-        from botorch_delay.optimizers.loading import editing, load
-
-        opened = editing(arguments.study) if edits else nullcontext(load(arguments.study))
-        with opened as optimizer:
-            told = action(arguments, optimizer, study)
-        _print(arguments, *told)
-
-    return command
+    opened = editing(arguments.study) if edits else nullcontext(load(arguments.study))
+    with opened as optimizer:
+        told = action(arguments, optimizer, study)
+    _print(arguments, *told)
 
 
-_edits, _reads = partial(_on_study, edits=True), partial(_on_study, edits=False)
-
-
-@_edits
 def _ask(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:
     trials = [study.describe_trial(trial) for trial in opt.ask(arguments.n)]
     hint = f"hand in results: botorch-delay tell {arguments.study} ID RESULT"
     return trials, f"{study.format_trials(trials, units=opt.domain.columns.units)}\n{hint}"
 
 
-def _settling(call: Callable[[argparse.Namespace, Any], None]) -> Command:
-    """A command that changes one trial."""
-
-    @_edits
-    def action(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:
-        call(arguments, opt)
-        trial = opt.trials[arguments.id]
-        return study.describe_trial(trial), study.format_settled(opt, trial)
-
-    return action
-
-
-_tell = _settling(lambda given, opt: opt.tell(given.id, given.value, noise_var=given.noise_var))
-_fail = _settling(lambda given, opt: opt.mark_failed(given.id, given.reason))
-_abandon = _settling(lambda given, opt: opt.mark_abandoned(given.id))
-_correct = _settling(lambda given, opt: opt.correct(given.id, given.value, given.reason))
+def _settle(
+    call: Callable[[argparse.Namespace, Any], None],
+    arguments: argparse.Namespace,
+    opt: Any,
+    study: Any,
+) -> Output:
+    """Change one trial by a call on the optimizer."""
+    call(arguments, opt)
+    trial = opt.trials[arguments.id]
+    return study.describe_trial(trial), study.format_settled(opt, trial)
 
 
-@_edits
+_tell = partial(_settle, lambda of, opt: opt.tell(of.id, of.value, noise_var=of.noise_var))
+_fail = partial(_settle, lambda of, opt: opt.mark_failed(of.id, of.reason))
+_abandon = partial(_settle, lambda of, opt: opt.mark_abandoned(of.id))
+_correct = partial(_settle, lambda of, opt: opt.correct(of.id, of.value, of.reason))
+
+
 def _attach(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:
     settings = study.params_of(opt.domain, arguments.settings)
     opt.attach(settings, arguments.value)
@@ -392,7 +383,6 @@ def _attach(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:
     return {"id": result.id, "attached": count}, f"attached result {result.id}: {told}"
 
 
-@_edits
 def _detach(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:
     opt.detach(arguments.id, arguments.reason)
     count = len(opt.attached)
@@ -400,7 +390,6 @@ def _detach(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:
     return {"attached": count}, text
 
 
-@_edits
 def _extend(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:
     opt.extend(arguments.horizon)
     asked = len(opt.trials)
@@ -408,13 +397,11 @@ def _extend(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:
     return {"horizon": arguments.horizon, "asked": asked}, text
 
 
-@_edits
 def _note(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:
     lines = study.add_note(opt, " ".join(arguments.text))
     return lines, f"noted ({len(lines)} in all); show repeats it"
 
 
-@_edits
 def _finish(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:
     opt.finish()
     asked, running = len(opt.trials), len(opt.pending)
@@ -425,7 +412,6 @@ def _finish(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:
     return {"asked": asked, "running": running}, text
 
 
-@_edits
 def _import(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:
     new, known = study.import_results(opt, arguments.table)
     text = f"{new} results attached"
@@ -434,19 +420,16 @@ def _import(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:
     return {"attached": new, "known": known}, text
 
 
-@_reads
 def _show(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:
     described = study.describe_study(opt)
     return described, study.format_study(described)
 
 
-@_reads
 def _export(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:
     count = study.write_results(opt, arguments.table)
     return {"rows": count}, f"{arguments.table}: {count} trials and attached results"
 
 
-@_reads
 def _plot(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:
     from botorch_delay.plotting import plot_summary
     from botorch_delay.plotting.axes import check_picture, pyplot

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from botorch_delay import validation
-from botorch_delay.benchmarks.bench import bootstrap
+from botorch_delay.benchmarks.bench import bootstrap, markdown_table
 from botorch_delay.benchmarks.methods import METHODS, Method
 from botorch_delay.benchmarks.peers import OptunaSampler
 from botorch_delay.benchmarks.problems import Point, Problem
@@ -33,7 +33,7 @@ from botorch_delay.exceptions import StorageError
 from botorch_delay.optimizers.bpe import BPEDelayOptimizer
 from botorch_delay.optimizers.random import RandomOptimizer
 from botorch_delay.plotting import plot_best, plot_parallel, plot_timeline
-from botorch_delay.plotting.axes import check_picture
+from botorch_delay.plotting.axes import BLUE, VERMILION, check_picture
 from botorch_delay.runner import RunReport, run
 from botorch_delay.workers import spawned_pool
 
@@ -61,19 +61,11 @@ RACERS = {
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What the demo found; as text, what the command prints.
+    """What the demo found; as text, what the command prints."""
 
-    Attributes:
-        best: the recommended settings.
-        loss: their loss on held-out digits.
-        rival: the same for the best of as many random settings.
-        report: when and where the evaluations ran.
-        optimizer: with every trial.
-    """
-
-    best: Mapping[str, float]
-    loss: float
-    rival: float
+    best: Mapping[str, float]  # the recommended settings
+    loss: float  # theirs, on held-out digits
+    rival: float  # the same for the best of as many random settings
     report: RunReport
     optimizer: BPEDelayOptimizer
 
@@ -89,9 +81,9 @@ class DemoResult:
         ]
         if self.loss >= self.rival:
             lines.append("The recommendation does not beat random search here.")
-        if self.report.evaluations:
-            return "\n".join([*lines, "", str(self.report)])
-        return "\n".join([*lines, f"all {trials} trials were in the store already"])
+        stored = f"all {trials} trials were in the store already"
+        lines.append(f"\n{self.report}" if self.report.evaluations else stored)
+        return "\n".join(lines)
 
 
 def demo_space() -> Space:
@@ -112,14 +104,10 @@ class Classifier:
     Ten outputs say which digit an image is. Grey values are raised to a power, images blurred, and
     principal components partly whitened, before an RBF kernel, in units of the images' spread, and
     ridge regression, whose solver takes more steps the smaller the penalty. Nothing is random.
-
-    Attributes:
-        seed: of the split into digits to tune on and held-out digits.
-        slowness: how many times longer than its computation a call takes, at least 1.
     """
 
-    seed: int
-    slowness: float = 1.0
+    seed: int  # of the split into digits to tune on and held-out digits
+    slowness: float = 1.0  # how many times longer than its computation a call takes, at least 1
 
     def __call__(self, **settings: float) -> float:
         """Mean loss over the folds, after a pause according to the slowness."""
@@ -186,22 +174,13 @@ def run_demo(
 
 @dataclass(frozen=True)
 class RaceResult:
-    """The result of the race; as text, who won.
+    """The result of the race; as text, who won."""
 
-    Attributes:
-        lines: by racer and seed the recommendations after every ask, with the time in seconds and
-            the cross-validated loss as regret.
-        held_out: by racer and seed, the loss of the last recommendation on held-out digits.
-        target: the cross-validated loss to reach, the median of random search at its end.
-    """
-
+    # By racer and seed the recommendations after every ask, with the time in seconds and the
+    # cross-validated loss as regret.
     lines: dict[str, list[list[Recommended]]]
-    held_out: dict[str, Array]
-    target: float
-
-    def loss(self, racer: str) -> Array:
-        """The cross-validated loss of the last recommendation, by seed."""
-        return np.array([line[-1].regret for line in self.lines[racer]])
+    held_out: dict[str, Array]  # the loss of the last one on held-out digits
+    target: float  # the cross-validated loss to reach, the median of random search at its end
 
     def seconds(self, racer: str) -> Array:
         """Until its recommendation reaches the target for good, by seed; inf if never."""
@@ -214,29 +193,25 @@ class RaceResult:
 
     def __str__(self) -> str:
         ours, *rivals = self.lines
-        count = len(self.lines[ours])
-        rows = [
-            f"  {racer:<36}{np.median(self.held_out[racer]):>10.4f}"
-            f"{np.median(self.loss(racer)):>16.4f}{np.median(self.seconds(racer)):>11.2f}"
-            for racer in self.lines
-        ]
-        against = []
+        medians, against = [], []
+        for racer, lines in self.lines.items():
+            losses = self.held_out[racer], [line[-1].regret for line in lines]
+            cells = [f"{np.median(found):.4f}" for found in losses]
+            medians.append([racer, *cells, f"{np.median(self.seconds(racer)):.2f}"])
         for rival in rivals:
-            won = np.sum(self.held_out[ours] < self.held_out[rival])
+            less = np.sum(self.held_out[ours] < self.held_out[rival])
             earlier = np.sum(self.seconds(ours) < self.seconds(rival))
             ratio = bootstrap(self.held_out[ours], self.held_out[rival])
-            between = f" [{ratio.low:.2f}, {ratio.high:.2f}]" if count > 1 else ""
-            against.append(f"  {rival:<36}{won:>10}{earlier:>9}{ratio.mean:>9.2f}{between}")
+            interval = f"{ratio.mean:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]"
+            against.append([rival, less, earlier, interval])
         return "\n".join(
             [
-                f"Error of a classifier, four workers, {count} seeds, medians; seconds until",
-                f"what is recommended has {self.target:.4f} in cross-validation:",
-                f"  {'':<36}{'held out':>10}{'cross-validated':>16}{'seconds':>11}",
-                *rows,
+                f"Error of a classifier, four workers, {len(self.lines[ours])} seeds, medians;",
+                f"seconds until what is recommended has {self.target:.4f} in cross-validation:",
+                *markdown_table(["", "held out", "cross-validated", "seconds"], medians),
                 f"In how many seeds {ours} has less loss on held-out digits, and in how many it",
-                "reaches the target earlier; ratio of the mean held-out losses, 90 % interval",
-                f"  {'against':<36}{'less':>10}{'earlier':>9}{'ratio':>9}",
-                *against,
+                "reaches the target earlier; ratio of the mean held-out losses, 90 % interval:",
+                *markdown_table(["against", "less", "earlier", "ratio"], against),
             ]
         )
 
@@ -308,20 +283,18 @@ def _draw_race(result: RaceResult, path: Path) -> None:
 
     figure = Figure(figsize=(9, 5), layout="constrained")
     ax = figure.subplots()
-    ends = [line[-1].time for lines in result.lines.values() for line in lines]
-    clock = np.linspace(0.0, max(ends), 400)
-    colours = ("black", "#7F7F7F", "#D55E00", "#0072B2")
+    ends = {racer: [line[-1].time for line in lines] for racer, lines in result.lines.items()}
+    clock = np.linspace(0.0, np.max(list(ends.values())), 400)
+    colours = "black", "0.5", VERMILION, BLUE
     for (racer, lines), colour in zip(result.lines.items(), colours, strict=False):
-        at = [np.searchsorted([step.time for step in line], clock, side="right") for line in lines]
-        shown = [
-            np.array([np.nan, *(step.regret for step in line)])[rows]
-            for line, rows in zip(lines, at, strict=True)
-        ]
+        shown = []
+        for line in lines:
+            rows = np.searchsorted([step.time for step in line], clock, side="right")
+            shown.append(np.array([np.nan, *(step.regret for step in line)])[rows])
         low, middle, high = np.quantile(shown, [0.25, 0.5, 0.75], axis=0)
         ax.plot(clock, middle, color=colour, linewidth=2.2, label=racer)
         ax.fill_between(clock, low, high, color=colour, alpha=0.12, linewidth=0)
-        end = np.median([line[-1].time for line in lines])
-        ax.axvline(end, color=colour, linestyle=":", linewidth=1.2)
+        ax.axvline(np.median(ends[racer]), color=colour, linestyle=":", linewidth=1.2)
     ax.axhline(result.target, color="black", linewidth=0.8, linestyle="--")
     ax.set(
         xlabel="seconds on four workers (dotted: all trials done, median)",

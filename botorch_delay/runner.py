@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import threading
@@ -35,7 +36,6 @@ from botorch_delay.workers import (
     interrupts_noted,
     make_pool,
     one_line,
-    takes_two,
 )
 
 __all__ = ["Evaluation", "OnResult", "RunReport", "run"]
@@ -220,11 +220,15 @@ class _Loop:
             self.until_gap = validation.positive(self.until_gap, "until_gap")
             with suppress(NoAnswerError):
                 _ = self.optimizer.certificate  # raises here if there can be none
-        if self.on_result is not None and not takes_two(self.on_result):
-            raise InputTypeError(
-                "on_result must be a function that is called with the optimizer and a trial, got "
-                f"{self.on_result!r}."
-            )
+        if self.on_result is not None:
+            try:
+                with suppress(ValueError):  # not written in Python
+                    inspect.signature(self.on_result).bind(None, None)
+            except TypeError as error:
+                raise InputTypeError(
+                    "on_result must be a function that is called with the optimizer and a trial, "
+                    f"got {self.on_result!r}."
+                ) from error
 
     def resume(self) -> None:
         """Load the store, and abandon trials that no worker runs any more."""
@@ -318,20 +322,18 @@ class _Loop:
         if not self._commit():  # before a worker knows: an answer in the store always has its ask
             self._abandon(trial)
             return
+        self.again.append(trial)  # until a worker has it
         try:
             future = self.pool.submit(self.objective, trial)
         except BrokenProcessPool as error:
-            self.again.append(trial)  # no worker has it
             self._repair(str(error))
-        except BaseException as error:
-            self._abandon(trial)  # no worker has it
-            if not isinstance(error, Exception):
-                raise
+            return
+        except Exception as error:
             raise RunError(
                 f"The executor takes no work ({type(error).__name__}: {error}). {_GOES_ON}"
             ) from error
-        else:
-            self.in_flight[future] = trial
+        self.again.remove(trial)
+        self.in_flight[future] = trial
 
     def _collect(self, future: Future[Evaluation]) -> None:
         """Tell how an evaluation ended."""

@@ -161,16 +161,11 @@ def format_space(space: Space) -> str:
 
 def describe_trial(trial: Trial) -> dict[str, Any]:
     """A trial as plain values, ready for JSON."""
-    return {
-        "id": trial.id,
+    kept = "id", "round", "value", "reason", "asked_at", "told_at"
+    return {name: getattr(trial, name) for name in kept} | {
         "parameters": trial.params,
         "units": trial.columns.units,
-        "round": trial.round,
         "state": trial.state.value,
-        "value": trial.value,
-        "reason": trial.reason,
-        "asked_at": trial.asked_at,
-        "told_at": trial.told_at,
         "corrections": [asdict(correction) for correction in trial.corrections],
     }
 
@@ -203,8 +198,7 @@ def describe_study(optimizer: Optimizer) -> dict[str, Any]:
         "detached": [describe(result) for result in optimizer.detached],
     }
     if isinstance(optimizer, BPEDelayOptimizer):
-        study["active"] = optimizer.active_set.size
-        study["round"] = optimizer.round
+        study |= {"active": optimizer.active_set.size, "round": optimizer.round}
         study["waiting_for"] = [straggler.trial.id for straggler in optimizer.stragglers]
         with suppress(NoAnswerError):
             forecast = optimizer.forecast()
@@ -300,11 +294,11 @@ def format_study(study: Mapping[str, Any]) -> str:
         for found in study["overdue"]
     ]
     lines += _format_amendments(study)
-    lines += ["", "running (no result yet):"]
-    lines += [format_trials(study["pending"], "asked", study["units"])]
+    running = format_trials(study["pending"], "asked", study["units"])
+    lines += ["", "running (no result yet):", running]
     if study["attached"]:
-        lines += ["", "attached (results that were obtained elsewhere):"]
-        lines += [format_trials(study["attached"], "value", study["units"])]
+        attached = format_trials(study["attached"], "value", study["units"])
+        lines += ["", "attached (results that were obtained elsewhere):", attached]
     lines += ["", f"recommended settings (to {study['direction']} the result):"]
     if best := study["recommendation"]:
         expected = f"expected result {best['mean']:.6g}"
@@ -318,7 +312,7 @@ def format_study(study: Mapping[str, Any]) -> str:
             f"results at these very settings: {best['count']}{advice}",
         ]
     else:
-        lines += ["nothing yet: there is no result"]
+        lines.append("nothing yet: there is no result")
     if study["notes"]:
         lines += ["", "notes:", *study["notes"]]
     return "\n".join(lines)

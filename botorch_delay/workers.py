@@ -19,6 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import torch
 
 from botorch_delay import validation
@@ -27,6 +28,7 @@ from botorch_delay.exceptions import InputError, InputTypeError
 from botorch_delay.history.trials import Trial
 
 Objective = Callable[..., float]
+MAX_CALLS = 20  # in a traceback
 
 
 def takes_names(objective: Objective, columns: Columns) -> bool:
@@ -47,20 +49,6 @@ def takes_names(objective: Objective, columns: Columns) -> bool:
         f"objective must take {', '.join(names)} as keywords, or one dict of them under another "
         f"name; its arguments are {signature}."
     )
-
-
-def takes_two(function: Callable[..., Any]) -> bool:
-    """Whether something can be called with two arguments, as far as can be known."""
-    try:
-        inspect.signature(function).bind(None, None)
-    except TypeError:
-        return False
-    except ValueError:  # not written in Python
-        pass
-    return True
-
-
-MAX_CALLS = 20  # in a traceback
 
 
 @dataclass(frozen=True)
@@ -117,16 +105,12 @@ class Pool:
 
     def submit(self, objective: Objective, trial: Trial) -> Future[Evaluation]:
         """Let a worker evaluate the objective at the trial's point."""
-        return self._executor.submit(_evaluate, objective, *self._portable(trial))
+        return self._executor.submit(_evaluate, *self._job(objective, trial))
 
-    def _portable(self, trial: Trial) -> tuple[int, Any, str]:
-        """Id, point and its form: "names", "dict" or a dtype.
-
-        The point is plain values, as tensors would travel through shared memory.
-        """
-        if trial.columns.named:
-            return trial.id, trial.params, "names" if self._by_name else "dict"
-        return trial.id, trial.x.tolist(), str(trial.x.dtype).removeprefix("torch.")
+    def _job(self, objective: Objective, trial: Trial) -> tuple[Any, ...]:
+        """What a worker gets: no tensors, which would travel through shared memory."""
+        point = trial.params if trial.columns.named else trial.x.cpu().numpy()
+        return objective, trial.id, point, self._by_name
 
     def alive(self) -> bool:
         """Whether results can still come."""
@@ -155,11 +139,12 @@ class BreakableProcessPool(Pool):
 
     def __init__(self, executor: ProcessPoolExecutor) -> None:
         super().__init__(executor)
-        self._folder = _new_folder()
+        self._folder = TemporaryDirectory(prefix="botorch-delay-", ignore_cleanup_errors=True)
 
     def submit(self, objective: Objective, trial: Trial) -> Future[Evaluation]:
-        arguments = (objective, *self._portable(trial))
-        return self._executor.submit(_evaluate_noted, self._note(trial), *arguments)
+        note = self._note(trial)
+        note.unlink(missing_ok=True)  # of an evaluation in a pool that broke
+        return self._executor.submit(_evaluate_noted, note, *self._job(objective, trial))
 
     def _note(self, trial: Trial) -> Path:
         return Path(self._folder.name, str(trial.id))
@@ -181,8 +166,6 @@ class BreakableProcessPool(Pool):
 
     def repair(self) -> bool:
         broken = self._executor
-        self.release()
-        self._folder = _new_folder()
         # Only private attributes have the arguments.
         self._executor = self._replacement = ProcessPoolExecutor(
             max_workers=broken._max_workers,
@@ -199,17 +182,13 @@ class BreakableProcessPool(Pool):
         self._folder.cleanup()
 
 
-def _new_folder() -> TemporaryDirectory[str]:
-    return TemporaryDirectory(prefix="botorch-delay-", ignore_cleanup_errors=True)
-
-
 class PebblePool(Pool):
     """A ``pebble.ProcessPool``, which kills a worker that takes too long and replaces it."""
 
     dumps = staticmethod(pickle.dumps)
 
     def submit(self, objective: Objective, trial: Trial) -> Future[Evaluation]:
-        arguments = (objective, *self._portable(trial))
+        arguments = self._job(objective, trial)
         return self._executor.schedule(_evaluate, args=arguments, timeout=self.timeout)
 
 
@@ -230,7 +209,7 @@ class DaskPool(Pool):
 
     def submit(self, objective: Objective, trial: Trial) -> Future[Evaluation]:
         key = f"{self._run}-{trial.id}"
-        return self._executor.submit(_evaluate, objective, *self._portable(trial), key=key)
+        return self._executor.submit(_evaluate, *self._job(objective, trial), key=key)
 
     def alive(self) -> bool:
         return self._client.status in ("running", "connecting")
@@ -267,18 +246,15 @@ def make_pool(executor: Any, timeout: float | None) -> Pool:
     return Pool(executor)
 
 
-def _evaluate(objective: Objective, trial_id: int, point: Any, form: str) -> Evaluation:
+def _evaluate(objective: Objective, trial_id: int, point: Any, by_name: bool) -> Evaluation:
     """Run in a worker: evaluate the objective at one point, catching whatever it raises."""
     worker = f"{os.getpid()}-{threading.get_ident()}"
     started = time.time()
     value, error, calls = None, "", ""
     try:
-        if form == "names":
-            returned = objective(**point)
-        elif form == "dict":
-            returned = objective(point)
-        else:
-            returned = objective(torch.tensor(point, dtype=getattr(torch, form)))
+        if isinstance(point, np.ndarray):
+            point = torch.tensor(point)
+        returned = objective(**point) if by_name else objective(point)
     except KeyboardInterrupt:
         raise
     except BaseException as raised:

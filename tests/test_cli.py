@@ -122,9 +122,9 @@ def test_who_won_the_race():
     held_out = {"ours": np.array([0.2, 0.3]), "theirs": np.array([0.1, 0.4])}
     result = demo.RaceResult({"ours": ours, "theirs": theirs}, held_out, target=0.2)
     assert result.seconds("ours").tolist() == [2.0, float("inf")]
-    assert result.loss("ours").tolist() == [0.1, 0.5]
-    last = " ".join(str(result).splitlines()[-1].split())
-    assert last == "theirs 1 1 1.00 [0.75, 2.00]"
+    shown = str(result).splitlines()
+    assert "| ours | 0.2500 | 0.3000 | inf |" in shown
+    assert shown[-1] == "| theirs | 1 | 1 | 1.00 [0.75, 2.00] |"
 
 
 @pytest.mark.heavy

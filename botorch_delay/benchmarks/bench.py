@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,8 +94,12 @@ def read_results(folder: Path) -> Results:
     """Measure the complete runs in a folder, and write the table; InputError if there is none."""
     import pandas as pd
 
-    found = [read_run(path) for path in sorted((folder / "runs").glob("*.json"))]
-    runs = sorted((run for run in found if run is not None), key=lambda run: _rank(run["cell"]))
+    found = [read_run(path) for path in (folder / "runs").glob("*.json")]
+    registries: tuple[Mapping[str, object], ...] = (PROBLEMS, DELAYS, METHODS)
+    runs = sorted(
+        (run for run in found if run is not None),
+        key=lambda run: [*map(_place, run["cell"], registries), *run["cell"]],
+    )
     if not runs:
         raise InputError(f"{folder} holds no run that is done.")
     rows = []
@@ -113,13 +117,8 @@ def read_results(folder: Path) -> Results:
     return results
 
 
-def _rank(cell: list[Any]) -> list[Any]:
-    """Sorts by the order of the registries, with unknown names last."""
-    registries: tuple[Mapping[str, object], ...] = (PROBLEMS, DELAYS, METHODS)
-    return [*map(_place, cell[:3], registries), *cell]
-
-
 def _place(name: str, registry: Mapping[str, object]) -> int:
+    """The place of a name in a registry; unknown ones come last."""
     return [*registry, name].index(name)
 
 
@@ -202,12 +201,9 @@ def comparison(runs: pd.DataFrame) -> list[str]:
             row: list[str] = []
             for cells in finals:
                 pairs = [(cell, found) for cell in cells if (found := compare(cell, method))]
-                if not pairs:
-                    row += ["", ""]
-                else:
-                    below = Counter(found.below for _, found in pairs)  # ours has more
-                    row.append(" / ".join(str(below[word]) for word in (False, True, None)))
-                    row.append(_ratio([cell for cell, _ in pairs], method))
+                below = Counter(found.below for _, found in pairs)  # ours has more
+                counts = " / ".join(str(below[word]) for word in (False, True, None))
+                row += [counts, _ratio([cell for cell, _ in pairs], method)] if pairs else ["", ""]
             if any(row):
                 rows.append([kind, method, *row])
     titles = (word for measure in MEASURES for word in (f"{measure}: less / more / open", "ratio"))

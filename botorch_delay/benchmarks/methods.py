@@ -24,13 +24,7 @@ from botorch_delay.optimizers.acquisition_optimizer import AcquisitionOptimizer
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.bpe import BPEDelayOptimizer
 from botorch_delay.optimizers.exploit import Exploit, WithinBudget
-from botorch_delay.optimizers.pending import (
-    Censor,
-    Hallucinate,
-    Ignore,
-    KrigingBeliever,
-    Pending,
-)
+from botorch_delay.optimizers.pending import Censor, Hallucinate, Ignore, KrigingBeliever, Pending
 from botorch_delay.optimizers.queued import QueuedOptimizer
 from botorch_delay.optimizers.random import RandomOptimizer
 from botorch_delay.optimizers.rules import UCB, BotorchRule, ThompsonSampling
@@ -91,13 +85,11 @@ def made(
     seed: int,
     **options: Any,
 ) -> Optimizer:
-    """An optimizer of this library, told kernel and noise if the problem has a known kernel.
-
-    The others below take clock, number of asks and seed as the ``setting``.
-    """
+    """An optimizer of this library, told kernel and noise if the problem has a known kernel."""
     return make(problem.domain, horizon=steps, seed=seed, **problem.model_options | options)
 
 
+# Here and below ``setting`` is clock, number of asks and seed.
 bpe_delay = partial(made, BPEDelayOptimizer)
 random_search = partial(made, RandomOptimizer)
 
@@ -134,21 +126,17 @@ def index_method(
     screened: Any = None,
     **options: Any,
 ) -> Optimizer:
-    """A rule with a treatment of pending points, by default as the worst value of f.
-
-    ``screened`` replaces the rule on large sets.
-    """
+    """A rule, or ``screened`` on large sets; pending points count as the worst value of f."""
     if screened and (problem.domain.count or 0) > MAX_UNSCREENED:
         rule = screened
-    pending = Censor(problem.lowest) if pending is None else pending
-    options |= {"rule": rule, "pending": pending}
+    options |= {"rule": rule, "pending": pending or Censor(problem.lowest)}
     return made(AcquisitionOptimizer, problem, *setting, **options)
 
 
 class Screened(AcquisitionFunction):
-    """A costly function on the 1/32 of each block of points with the largest LogEI.
+    """A costly function where the fantasy model's LogEI over the best answer is largest.
 
-    Elsewhere it is minus infinity. LogEI is that of the fantasy model, over the best answer.
+    It is minus infinity on all but ``SHARE`` of each block of points.
     """
 
     def __init__(self, model: DelayedGP, costly: AcquisitionFunction) -> None:
@@ -164,13 +152,13 @@ class Screened(AcquisitionFunction):
         return scores
 
 
-def screened_qlognei(model: DelayedGP, X_pending: Tensor | None = None) -> AcquisitionFunction:
+def screened_qlognei(model: DelayedGP, X_pending: Tensor | None = None) -> Screened:
     """QLogNEI after a screening."""
     costly = qLogNoisyExpectedImprovement(model, model.train_inputs[0], X_pending=X_pending)
     return Screened(model, costly)
 
 
-def screened_qlogei(model: DelayedGP, X_pending: Tensor | None = None) -> AcquisitionFunction:
+def screened_qlogei(model: DelayedGP, X_pending: Tensor | None = None) -> Screened:
     """QLogEI after a screening."""
     best = model.train_targets.max()
     return Screened(model, qLogExpectedImprovement(model, best, X_pending=X_pending))
@@ -178,9 +166,8 @@ def screened_qlogei(model: DelayedGP, X_pending: Tensor | None = None) -> Acquis
 
 def gp_threds(problem: Problem, *setting: Any) -> Optimizer:
     """GP-ThreDS, told the range of f."""
-    interval = problem.lowest, problem.highest
-    bounds = FixedBeta(BETA)
-    return made(ThreDSOptimizer, problem, *setting, confidence=bounds, interval=interval)
+    make = partial(ThreDSOptimizer, confidence=FixedBeta(BETA))
+    return made(make, problem, *setting, interval=(problem.lowest, problem.highest))
 
 
 def queued_gp_ucb(*setting: Any) -> Optimizer:
@@ -189,7 +176,6 @@ def queued_gp_ucb(*setting: Any) -> Optimizer:
 
 
 _UCB = partial(index_method, rule=UCB(BETA))
-_TS = partial(index_method, rule=ThompsonSampling())
 _QLOGNEI = partial(
     index_method,
     rule=qLogNoisyExpectedImprovement,
@@ -227,8 +213,10 @@ METHODS: dict[str, Method] = {
         partial(_UCB, pending=KrigingBeliever()), "GP-UCB, answers drawn for pending points"
     ),
     "gp-ucb-sdf": Method(_UCB, "GP-UCB-SDF, told the worst value of f"),
-    "async-ts": Method(partial(_TS, pending=Ignore()), "asynchronous Thompson sampling"),
-    "gp-bts": Method(partial(_TS, pending=Hallucinate()), "GP-BTS"),
+    "async-ts": Method(
+        partial(index_method, rule=ThompsonSampling(), pending=Ignore()),
+        "asynchronous Thompson sampling",
+    ),
     "qlognei": Method(_QLOGNEI, "qLogNEI with pending points, our model"),
     "qlognei-learned": Method(
         partial(_QLOGNEI, covar_module=None, noise_var=None),
@@ -241,9 +229,6 @@ METHODS: dict[str, Method] = {
     "random": Method(random_search, "random search"),
     "gp-ucb-oracle": Method(
         partial(_UCB, pending=Ignore()), "GP-UCB, every answer at once: an oracle", instant=True
-    ),
-    "bpe-delay-oracle": Method(
-        bpe_delay, "BPE-Delay, every answer at once: an oracle", instant=True
     ),
     "botorch": Method(BotorchLoop, "BoTorch's own loop: SingleTaskGP and qLogNEI"),
     "tpe": Method(_TPE, "Optuna's TPESampler as it ships", package="optuna"),

@@ -137,29 +137,25 @@ def _read_regrets(folder: Path, cells: Iterable[Cell]) -> Regrets:
 
 
 def _draw(folder: Path, regrets: Regrets) -> list[Path]:
-    """Figures 1 to 5."""
-
-    def over_delays(method: str, label: str = "") -> dict[str, tuple[str, int]]:
-        return {f"mean delay {delay}{label}": (method, delay) for delay in MEANS.values()}
-
-    def at_longest(*methods: str) -> dict[str, tuple[str, int]]:
-        return {LABELS[method]: (method, LONGEST) for method in methods}
-
-    printed = over_delays(BPE_DELAY_PRINTED, ", psi as printed")
+    """Figures 1 to 5: the functions, and mean regrets of methods with mean delays."""
     panels = [
-        (f"Mean delay {LONGEST}", at_longest(BPE_DELAY, SDF, BUCB, UCB_ARRIVED)),
-        (LABELS[BPE_DELAY], over_delays(BPE_DELAY) | printed),
-        (LABELS[SDF], over_delays(SDF)),
-        (f"Mean delay {LONGEST}", at_longest(BPE_DELAY, BPE)),
+        [(method, LONGEST) for method in (BPE_DELAY, SDF, BUCB, UCB_ARRIVED)],
+        [(method, delay) for method in PUBLISHED for delay in MEANS.values()],
+        [(SDF, delay) for delay in MEANS.values()],
+        [(BPE_DELAY, LONGEST), (BPE, LONGEST)],
     ]
     figures = [folder / f"figure{number}.png" for number in range(1, 6)]
     _draw_functions(figures[0])
-    for path, (title, lines) in zip(figures[1:], panels, strict=True):
-        both = {
-            f"{f}: {title}": {label: regrets[f, *which] for label, which in lines.items()}
-            for f in FUNCTIONS
-        }
-        _draw_regrets(path, both)
+    for path, lines in zip(figures[1:], panels, strict=True):
+        figure, axes = _canvas(len(FUNCTIONS))
+        for f, ax in zip(FUNCTIONS, axes, strict=True):
+            for method, delay in lines:
+                label = f"{LABELS[method]}, mean delay {delay}"
+                style = "--" if method == BPE_DELAY_PRINTED else "-"
+                draw_mean(ax, label, regrets[f, method, delay], style)
+            ax.set(title=f, xlabel="asks", ylabel="cumulative regret", ylim=(0, None))
+        axes[0].legend(frameon=False)
+        figure.savefig(path, dpi=110)
     return figures
 
 
@@ -177,17 +173,6 @@ def _draw_functions(path: Path) -> None:
         ax.legend(frameon=True, loc="lower right")
         figure.colorbar(image, ax=ax)
         ax.set(title=name, xlabel="x0", ylabel="x1")
-    figure.savefig(path, dpi=110)
-
-
-def _draw_regrets(path: Path, panels: Mapping[str, Mapping[str, Array]]) -> None:
-    """Mean cumulative regret by title and label, with half a standard deviation."""
-    figure, axes = _canvas(len(panels))
-    for ax, (title, lines) in zip(axes, panels.items(), strict=True):
-        for label, runs in lines.items():
-            draw_mean(ax, label, runs, "--" if "printed" in label else "-")
-        ax.set(title=title, xlabel="asks", ylabel="cumulative regret", ylim=(0, None))
-    axes[0].legend(frameon=False)
     figure.savefig(path, dpi=110)
 
 

@@ -1,10 +1,10 @@
-"""Optimizers of other libraries, served over standard input and output, in JSON lines.
+"""An optimizer of another library, served over standard input and output, in JSON lines.
 
 It is run by its path with the Python of an environment that has the library, and imports nothing
-of this package. A request is an object with the number of a run, a call and its arguments:
-``open``, ``suggest``, ``report`` or ``close``; every one is answered by ``{"answer": ...}`` or
-``{"error": traceback}``. Values are to be maximised. A parameter is a tuple of its lower and upper
-end, whether to search its logarithm, and "category" or "integer" if it counts values, else "".
+of this package. A request is a call with its arguments: first ``open``, then ``suggest`` and
+``report``; every one is answered by ``{"answer": ...}`` or ``{"error": traceback}``. Values are to
+be maximised. A parameter is a tuple of its lower and upper end, whether to search its logarithm,
+and "category" or "integer" if it counts values, else "".
 """
 
 from __future__ import annotations
@@ -205,33 +205,24 @@ def _seed(seed: int) -> None:
         torch.manual_seed(seed)
 
 
-def _answer(runs: dict[int, Any], run: int, call: str, arguments: dict[str, Any]) -> Any:
-    """The answer of the peer of a run; ``runs`` has it with the seeds of its next suggestions."""
-    if call == "open":
-        peer, seeds = PEERS[arguments.pop("peer")], itertools.count(arguments["seed"])
-        _seed(next(seeds))
-        runs[run] = peer(**arguments), seeds
-    elif call == "close":
-        runs.pop(run, None)
-    else:
-        peer, seeds = runs[run]
-        if call == "suggest":
-            _seed(next(seeds))
-        return getattr(peer, call)(**arguments)
-    return None
-
-
 def serve() -> None:
     """Answer until the input ends; what libraries print goes to standard error."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
-    runs: dict[int, Any] = {}
     for line in sys.stdin:
-        request = json.loads(line)
+        call, arguments = json.loads(line)
         try:
-            answer = {"answer": _answer(runs, **request)}
+            if call == "open":
+                seeds = itertools.count(arguments["seed"])
+                _seed(next(seeds))
+                peer = PEERS[arguments.pop("peer")](**arguments)
+                answer: dict[str, Any] = {"answer": None}
+            else:
+                if call == "suggest":
+                    _seed(next(seeds))
+                answer = {"answer": getattr(peer, call)(**arguments)}
         except Exception:
             answer = {"error": traceback.format_exc()}
         answers.write(json.dumps(answer, default=lambda number: number.item()) + "\n")  # of NumPy

@@ -7,9 +7,8 @@ the bounding box, and the nearest arm is evaluated without its knowing.
 
 from __future__ import annotations
 
-import atexit
-import itertools
 import json
+import logging
 import math
 import os
 import subprocess
@@ -22,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import torch
 from botorch.acquisition.logei import qLogNoisyExpectedImprovement
@@ -159,10 +158,15 @@ class PeerSampler(ABC):
     @contextmanager
     def quiet(self) -> Iterator[None]:
         """Without warnings, and with a seed of its own for torch's global generator."""
+        disabled = logging.root.manager.disable
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            logging.disable(logging.WARNING)
             torch.default_generator.manual_seed(self._seed + len(self._asked))
-            yield
+            try:
+                yield
+            finally:
+                logging.disable(disabled)
 
 
 class OptunaSampler(PeerSampler):
@@ -175,7 +179,6 @@ class OptunaSampler(PeerSampler):
         import optuna
 
         super().__init__(problem, seed, **options)
-        self._optuna = optuna
         kinds = optuna.distributions
         self._distributions: dict[str, Any] = {
             name: kinds.CategoricalDistribution(range(int(high) + 1))
@@ -196,17 +199,6 @@ class OptunaSampler(PeerSampler):
 
     def report(self, number: int, y: float) -> None:
         self._study.tell(self._trials[number], y)
-
-    @contextmanager
-    def quiet(self) -> Iterator[None]:
-        logging = self._optuna.logging
-        verbosity = logging.get_verbosity()
-        logging.set_verbosity(logging.ERROR)
-        try:
-            with super().quiet():
-                yield
-        finally:
-            logging.set_verbosity(verbosity)
 
 
 class BotorchLoop(PeerSampler):
@@ -279,17 +271,12 @@ class BotorchLoop(PeerSampler):
         """The points of a finite domain in the unit cube, ``N x d``."""
         if not isinstance(domain, FiniteDomain):
             return None
-        low, high = domain.bounds
-        shares = ((domain.points - low) / (high - low).clamp_min(torch.finfo(low.dtype).tiny)).T
-        columns = [
-            column.unique(return_inverse=True)[1] / max(parameter.high, 1)
-            if parameter.levels
-            else share
-            for column, share, parameter in zip(
-                domain.points.T, shares, self.parameters.values(), strict=True
-            )
-        ]
-        return torch.stack(columns, dim=1).double()
+        columns = []
+        for column, parameter in zip(domain.points.T, self.parameters.values(), strict=True):
+            values = column.unique(return_inverse=True)[1] if parameter.levels else column
+            above = values.double() - values.min()
+            columns.append(above / above.max().clamp_min(torch.finfo(above.dtype).tiny))
+        return torch.stack(columns, dim=1)
 
 
 def python_of(module: str, need: str) -> str:
@@ -316,65 +303,8 @@ def python_of(module: str, need: str) -> str:
     return sys.executable
 
 
-class _Server:
-    """A process that runs ``peer_server.py``; it ends when its input does."""
-
-    of: ClassVar[dict[str, _Server]] = {}  # by Python; libraries take long to import
-
-    def __init__(self, python: str) -> None:
-        self.errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed at the end
-        threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-        self.process = subprocess.Popen(  # noqa: S603
-            [python, "-I", str(SERVER)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.errors,
-            text=True,
-            env=os.environ | threads,
-        )
-        self.numbers = itertools.count()
-        atexit.register(self.end)
-
-    @classmethod
-    def running(cls, python: str) -> _Server:
-        """The process of this Python, started if there is none or it died."""
-        if python not in cls.of or cls.of[python].process.poll() is not None:
-            cls.of[python] = cls(python)
-        return cls.of[python]
-
-    def call(self, run: int, call: str, **arguments: Any) -> Any:
-        """The answer to a call; RunError if the library raises, or the process has died."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        line = ""
-        with suppress(BrokenPipeError):
-            request = {"run": run, "call": call, "arguments": arguments}
-            self.process.stdin.write(json.dumps(request) + "\n")
-            self.process.stdin.flush()
-            line = self.process.stdout.readline()
-        if not line:
-            self.errors.seek(0)
-            last = self.errors.read().decode(errors="replace")[-MAX_STDERR:]
-            self.end()
-            raise RunError(f"The process that serves another library died: {last}")
-        answer = json.loads(line)
-        if "error" in answer:
-            raise RunError(f"Another library raised an error:\n{answer['error']}")
-        return answer["answer"]
-
-    def close(self, run: int) -> None:
-        with suppress(RunError, ValueError):  # the process may have ended
-            self.call(run, "close")
-
-    def end(self) -> None:
-        atexit.unregister(self.end)
-        with suppress(BrokenPipeError):
-            self.process.communicate()
-        self.errors.close()
-
-
 class ServedSampler(PeerSampler):
-    """The peer ``peer_server.PEERS[peer]``, in another process.
+    """The peer ``peer_server.PEERS[peer]``, in a process of its own, which ends with its input.
 
     It is told how many asks there will be and whether values are exact.
     """
@@ -383,16 +313,50 @@ class ServedSampler(PeerSampler):
         self, peer: str, module: str, problem: Problem, clock: Clock, steps: int, seed: int
     ) -> None:
         super().__init__(problem, seed)
-        self._server = _Server.running(python_of(module, f"The method {peer} needs {module}"))
-        self._run = next(self._server.numbers)
+        python = python_of(module, f"The method {peer} needs {module}")
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed at the end
+        self._process = subprocess.Popen(  # noqa: S603
+            [python, "-I", str(SERVER)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            env=os.environ | threads,
+        )
+        weakref.finalize(self, _end, self._process, self._errors)
         self._constant = {n: 0.0 for n, p in self.parameters.items() if p.low == p.high}
         searched = {n: p for n, p in self.parameters.items() if n not in self._constant}
         told = {"seed": seed % 2**31, "steps": steps, "exact": problem.noise_std == 0.0}
-        self._server.call(self._run, "open", peer=peer, parameters=searched, **told)
-        weakref.finalize(self, self._server.close, self._run)
+        self._call("open", peer=peer, parameters=searched, **told)
 
     def suggest(self) -> tuple[Tensor, int | None]:
-        return self._point_of(self._constant | self._server.call(self._run, "suggest"))
+        return self._point_of(self._constant | self._call("suggest"))
 
     def report(self, number: int, y: float) -> None:
-        self._server.call(self._run, "report", number=number, y=y)
+        self._call("report", number=number, y=y)
+
+    def _call(self, call: str, **arguments: Any) -> Any:
+        """The answer to a call; RunError if the library raises, or the process has died."""
+        requests, answers = self._process.stdin, self._process.stdout
+        assert requests is not None
+        assert answers is not None
+        line = ""
+        with suppress(BrokenPipeError):
+            requests.write(json.dumps([call, arguments]) + "\n")
+            requests.flush()
+            line = answers.readline()
+        if not line:
+            self._errors.seek(0)
+            last = self._errors.read().decode(errors="replace")[-MAX_STDERR:]
+            raise RunError(f"The process that serves another library died: {last}")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise RunError(f"Another library raised an error:\n{answer['error']}")
+        return answer["answer"]
+
+
+def _end(process: subprocess.Popen[str], errors: IO[bytes]) -> None:
+    with suppress(BrokenPipeError):
+        process.communicate()
+    errors.close()

@@ -114,15 +114,10 @@ class FiniteProblem(Problem):
 
 
 class TableProblem(FiniteProblem):
-    """A table with several stored evaluations of every arm; kernels are learned.
+    """A table with stored evaluations of every arm; kernels are learned.
 
-    An evaluation is one of the stored ones, drawn at random, with its duration; the truth is their
-    mean.
-
-    Args:
-        domain: the arms.
-        stored: values, to be maximised, ``N x s``, at least one per arm, padded with nan.
-        durations: of the same evaluations, above 0, ``N x s``.
+    ``stored`` has their values (``N x s``, at least one per arm, padded with nan), ``durations``
+    how long each took. An evaluation is one of them, drawn at random; the truth is their mean.
     """
 
     def __init__(self, domain: FiniteDomain, stored: Tensor, durations: Tensor) -> None:

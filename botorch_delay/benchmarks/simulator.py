@@ -1,7 +1,4 @@
-"""Simulate an optimizer on a problem whose answers come late, without waiting for real.
-
-Answers come after delays in steps, or from workers.
-"""
+"""Simulate an optimizer on a problem whose answers come late, without waiting for real."""
 
 from __future__ import annotations
 
@@ -76,17 +73,20 @@ class Clock:
         return waits.tolist()
 
 
+@dataclass(frozen=True)
 class ParetoDelay(DelayLaw):
     """Delays with a heavy tail: ``P(tau >= k) = (1 + k / scale)^-shape`` (Lomax, rounded down).
 
     ``shape`` is above 1, up to 2 the variance is infinite; ``scale`` is in steps.
     """
 
-    def __init__(self, shape: float, scale: float) -> None:
-        self.shape = shape
-        self.scale = scale
+    shape: float
+    scale: float
+
+    def __post_init__(self) -> None:
         # The sum over k >= 1 of P(tau >= k).
-        self.mean = float(scale**shape * zeta(shape, scale + 1.0))
+        mean = float(self.scale**self.shape * zeta(self.shape, self.scale + 1.0))
+        object.__setattr__(self, "mean", mean)
 
     def sample(self, n: int, generator: Generator) -> Tensor:
         uniform = torch.rand(n, dtype=torch.double, generator=generator, device=generator.device)
@@ -95,9 +95,6 @@ class ParetoDelay(DelayLaw):
     def quantile(self, p: float) -> float:
         tail = 1.0 - validation.probability(p, "p")
         return float(max(math.ceil(self.scale * (tail ** (-1.0 / self.shape) - 1.0)) - 1, 0))
-
-    def __repr__(self) -> str:
-        return f"ParetoDelay({self.shape:g}, {self.scale:g})"
 
 
 DELAYS: dict[str, Clock] = {
@@ -148,7 +145,7 @@ class Recommended:
     asks: int  # made before it
     time: float
     point: Place
-    regret: float  # how far f without noise is from its best known value; 0 beyond it
+    regret: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,8 +189,8 @@ def simulate(
     """Ask ``steps`` times and tell every answer when it is due.
 
     With a law of delays the answer of step s with delay tau is told before the decision of step
-    ``s + tau + 1``; what is due after the last step is not told. With a clock of workers all of
-    them finish after the last ask. If the optimizer's horizon is used up then, it is finished.
+    ``s + tau + 1``; what is due after the last step is not told. Workers all finish after the last
+    ask. If the optimizer's horizon is used up then, it is finished.
 
     Args:
         optimizer: fresh, on the problem's domain.
@@ -203,8 +200,7 @@ def simulate(
         seed: of delays and noise; the same for every optimizer.
         delays: whole delays of the steps instead of drawn ones, ``steps``.
         noise: noise of the steps, added to f, instead of drawn noise, ``steps``.
-        recommend_every: asks between recommendations, with one at the end in any case; None for no
-            recommendation at all.
+        recommend_every: asks between recommendations, the last one at the end; None for none.
         instant: tell every answer at once, though workers stay busy: an oracle.
         own_time: with workers, the processor time of asks and tells passes on the clock, in
             seconds, while workers that are done wait for their next point.
@@ -218,17 +214,18 @@ def simulate(
         recommend_every = validation.whole(recommend_every, "recommend_every", 1)
     seed = validation.seed(seed)
     _check_optimizer(optimizer, problem, steps)
-    if delays is not None:
-        delays, delay = check_delays(delays, steps), NoDelay()
-    clock = Clock(delay) if isinstance(delay, DelayLaw) else delay
+    law = delay if delays is None else NoDelay()
+    clock = Clock(law) if isinstance(law, DelayLaw) else law
     if not isinstance(clock, Clock):
         raise InputTypeError(f"delay must be a delay law or a clock, got {type(delay).__name__}.")
+    run = _Simulation(optimizer, problem, clock, steps, seed, instant=instant, own_time=own_time)
+    if delays is not None:
+        run.waits = check_delays(delays, steps).tolist()
     if noise is not None:
-        noise = validation.column(noise, "noise", torch.empty(steps, dtype=torch.double))
-    run = _Simulation(optimizer, problem, clock, instant, own_time)
+        like = torch.empty(steps, dtype=torch.double)
+        run.noise = validation.column(noise, "noise", like).tolist()
     if most_seconds is not None:
         run.seconds_left = validation.positive(most_seconds, "most_seconds")
-    run.draw(steps, seed, delays, noise)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", OutlierWarning)  # simulated values have no typing errors
         return run.run(recommend_every)
@@ -250,28 +247,32 @@ def _check_optimizer(optimizer: Sampler, problem: Problem, steps: int) -> None:
 
 
 class _Simulation:
-    """The state of one run."""
+    """The state of one run, with the randomness of every ask, from the seed alone."""
 
     def __init__(
-        self, optimizer: Sampler, problem: Problem, clock: Clock, instant: bool, own_time: bool
+        self,
+        optimizer: Sampler,
+        problem: Problem,
+        clock: Clock,
+        steps: int,
+        seed: int,
+        *,
+        instant: bool,
+        own_time: bool,
     ) -> None:
         self.optimizer, self.problem, self.clock = optimizer, problem, clock
         self.instant, self.own_time = instant, own_time and clock.workers is not None
-        self.seconds_left = float("inf")
+        self.seconds_left = math.inf
         self.result = SimulationResult()
         self.due: list[tuple[float, int, int]] = []  # when, which ask, its id
         self.pending: Counter[Place] = Counter()
         self.now = 0.0
-        self.first: Point | None = None
-
-    def draw(self, steps: int, seed: int, delays: Tensor | None, noise: Tensor | None) -> None:
-        """Draw the randomness of every ask, from the seed alone."""
         generator = torch.Generator().manual_seed(seed ^ _NOISE_STREAM)
         self.normal = torch.randn(steps, dtype=torch.double, generator=generator).tolist()
         generator.manual_seed(seed ^ _UNIFORM_STREAM)
         self.uniform = torch.rand(steps, dtype=torch.double, generator=generator).tolist()
-        self.waits = self.clock.draw(steps, seed) if delays is None else delays.tolist()
-        self.noise = None if noise is None else noise.tolist()
+        self.waits = clock.draw(steps, seed)
+        self.noise: list[float] | None = None  # in the place of the normal numbers
 
     def run(self, recommend_every: int | None) -> SimulationResult:
         steps, workers = len(self.waits), self.clock.workers
@@ -287,10 +288,8 @@ class _Simulation:
             self.ask(number)
             if recommend_every and (number + 1) % recommend_every == 0 and number + 1 < steps:
                 self.recommend()
-        if workers is None:
-            self.now = float(steps)
-        else:
-            self.now = max([when for when, *_ in self.due], default=self.now)
+        last = max((when for when, *_ in self.due), default=self.now)
+        self.now = float(steps) if workers is None else last
         self.deliver()
         if recommend_every:
             self.recommend()
@@ -301,7 +300,6 @@ class _Simulation:
 
     def ask(self, number: int) -> None:
         trial, seconds = self.timed(self.optimizer.ask)
-        self.first = self.first or trial
         f = self.problem.evaluate_true(trial)
         value, duration = self.problem.observe(trial, self.normal[number], self.uniform[number])
         if self.noise is not None:
@@ -344,20 +342,19 @@ class _Simulation:
 
     def regret(self, f: float) -> float:
         """How far a value without noise is from the best one that is known; 0 beyond that."""
-        problem = self.problem
-        maximize = getattr(self.optimizer, "maximize", True)
-        return max(problem.highest - f if maximize else f - problem.lowest, 0.0)
+        if getattr(self.optimizer, "maximize", True):
+            return max(self.problem.highest - f, 0.0)
+        return max(f - self.problem.lowest, 0.0)
 
     def recommend(self) -> None:
+        asks = self.result.asks
         try:
-            point = self.optimizer.recommend()
+            best = self.optimizer.recommend()
         except NoAnswerError:  # then the first point counts
-            assert self.first is not None
-            point = self.first
-        regret = self.regret(self.problem.evaluate_true(point))
-        self.result.recommendations.append(
-            Recommended(len(self.result.asks), self.now, _place(point), regret)
-        )
+            point, regret = asks[0].point, asks[0].regret
+        else:
+            point, regret = _place(best), self.regret(self.problem.evaluate_true(best))
+        self.result.recommendations.append(Recommended(len(asks), self.now, point, regret))
 
 
 def _place(point: Point) -> Place:

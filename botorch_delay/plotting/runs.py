@@ -99,33 +99,26 @@ def plot_rounds(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axes:
     """
     check(optimizer, BPEDelayOptimizer, "plot_rounds")
     ax = new_axes(ax)
-    domain = optimizer.domain
-    finite = domain.count is not None
-    begin, steps = 0, [0]
-    counts = [float(domain.count or 1)]
+    finite = optimizer.domain.count is not None
+    begin, steps, counts = 0, [0], [float(optimizer.domain.count or 1)]
     for record in optimizer.rounds:
         end = begin + record.length
         ax.axvline(end, color="0.8", linewidth=1, zorder=0)
         if record.waits:
             ax.axvspan(end - record.waits, end, color="0.93", zorder=0)
         text = f"round {record.number}" if record.number == 1 else f"{record.number}"
-        above: dict[str, Any] = {
-            "transform": ax.get_xaxis_transform(),
-            "ha": "center",
-            "va": "bottom",
-        }
-        ax.text((begin + end) / 2, 1.01, text, color="0.4", **above)
+        above: dict[str, Any] = {"ha": "center", "va": "bottom", "color": "0.4"}
+        ax.text((begin + end) / 2, 1.01, text, transform=ax.get_xaxis_transform(), **above)
         steps += [end, end]
         counts += [record.active_before, record.active_after]
         begin = end
     steps.append(max(len(optimizer.trials), begin))
     counts.append(counts[-1])
     ax.plot(steps, counts, color=BLUE)
-    ax.set(xlabel="asks (shaded: made while a round waited)")
-    ax.set(ylabel="active points" if finite else "active share of the box", yscale="log")
-    ticks = [counts[0]]
-    if 0.0 < counts[-1] < 0.95 * counts[0]:  # else the labels would overlap
-        ticks.append(counts[-1])
+    ax.set(xlabel="asks (shaded: made while a round waited)", yscale="log")
+    ax.set(ylabel="active points" if finite else "active share of the box")
+    overlap = not 0.0 < counts[-1] < 0.95 * counts[0]
+    ticks = counts[:1] if overlap else [counts[0], counts[-1]]
     ax.set_yticks(ticks, [f"{tick:.{6 if finite else 2}g}" for tick in ticks])
     ax.set_yticks([], minor=True)
     ax.margins(x=0.03, y=0.1)
@@ -198,7 +191,7 @@ def plot_history(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> li
     if axes is None:
         axes = plt.subplots(2, sharex=True, layout="constrained", height_ratios=[2, 1])[1]
     top, bottom = axes
-    trials = optimizer.trials
+    trials, count = optimizer.trials, len(optimizer.trials)
     came = [t.told_step or 0 for t in trials if t.value is not None]
     steps = torch.tensor(came + [result.told_step for result in optimizer.attached])
     order = torch.argsort(steps, stable=True)
@@ -208,15 +201,14 @@ def plot_history(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> li
         attached: dict[str, Any] = {"s": 24, "marker": "D", "facecolor": "none", "clip_on": False}
         at = steps[len(came) :], values[len(came) :]
         top.scatter(*at, edgecolor=ORANGE, label="attached", **attached)
-    ends = torch.cat([steps[order], torch.tensor([max(len(trials), 1)])])
+    ends = torch.cat([steps[order], torch.tensor([max(count, 1)])])
     top.step(ends, torch.cat([best, best[-1:]]), where="post", color=GREEN, label="best so far")
     failed = [t.told_step or 0 for t in trials if t.state is TrialState.FAILED]
     if failed:
         low = top.get_ylim()[0]
         top.scatter(failed, [low] * len(failed), marker="x", s=24, color=VERMILION, label="failed")
-    top.set(ylabel="value", title=f"{len(trials)} trials asked, {len(optimizer.pending)} running")
+    top.set(ylabel="value", title=f"{count} trials asked, {len(optimizer.pending)} running")
     top.legend(frameon=False, ncol=4, fontsize="small")
-    count = len(trials)
     ended = [count if t.told_step is None else t.told_step for t in trials]
     ends = torch.bincount(torch.tensor(ended, dtype=torch.long), minlength=count + 1)
     in_flight = torch.arange(count + 1) - torch.cat([torch.zeros(1), ends[:count].cumsum(0)])

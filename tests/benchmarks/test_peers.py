@@ -1,3 +1,4 @@
+import logging
 import sys
 from pathlib import Path
 
@@ -46,18 +47,14 @@ server.serve()
 
 @pytest.fixture
 def stub(tmp_path, monkeypatch):
-    """Makes a sampler of the stub; its process ends with the test."""
+    """Makes a sampler of the stub."""
     (tmp_path / "stub.py").write_text(STUB)
     monkeypatch.setattr(peers, "SERVER", tmp_path / "stub.py")
-    monkeypatch.setattr(peers._Server, "of", {})
-    yield lambda problem: ServedSampler("stub", "json", problem, DELAYS["none"], 8, 5)
-    for server in peers._Server.of.values():
-        server.end()
+    return lambda problem: ServedSampler("stub", "json", problem, DELAYS["none"], 8, 5)
 
 
 def test_a_peer_in_another_process_is_asked_and_told(stub):
     first, second = stub(box()), stub(arms())
-    assert first._server is second._server
     assert first.ask().x.tolist() == [1.0, 9.0, 2.0, 3.0]
     assert second.ask().index == len(arms().points) - 1
     first.tell(0, -2.5)
@@ -67,7 +64,15 @@ def test_a_peer_in_another_process_is_asked_and_told(stub):
     assert second.ask().id == 1  # a run that failed leaves the others as they are
 
 
-def test_a_process_that_died_is_replaced(stub):
+def test_a_process_ends_with_its_sampler(stub):
+    sampler = stub(box())
+    process = sampler._process
+    assert process.poll() is None
+    del sampler
+    assert process.poll() == 0
+
+
+def test_a_process_that_died_is_an_error_of_its_run(stub):
     sampler = stub(box())
     for number in range(3):
         sampler.tell(sampler.ask().id, float(number))
@@ -192,14 +197,15 @@ def test_without_optuna_a_hint(monkeypatch):
         tpe(arms())
 
 
-def test_optuna_s_log_is_left_as_it_was():
-    optuna = pytest.importorskip("optuna")
-    before = optuna.logging.get_verbosity()
+def test_optuna_s_log_is_left_as_it_was(caplog):
+    pytest.importorskip("optuna")
+    before = logging.root.manager.disable
     sampler = tpe(arms())
     with pytest.raises(NoAnswerError):
         sampler.recommend()
     sampler.tell(sampler.ask().id, 1.0)
-    assert optuna.logging.get_verbosity() == before
+    assert caplog.messages == []
+    assert logging.root.manager.disable == before
 
 
 def asked_of_botorch(problem, steps=9):
