@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar, NamedTuple
 
@@ -68,9 +68,12 @@ class Evidence:
         cls, surrogate: Surrogate, data: Data, delta: float, count: int | None = None
     ) -> Evidence:
         """Evidence in units of the values, of data in those of a surrogate."""
-        ratio, in_values = surrogate.inverse_noise_std(data), surrogate.in_values(data)
-        kernel, scale = surrogate.covar_module, surrogate.scale
-        return cls(kernel, in_values, ratio, delta, count, scale=scale)
+        scale, ratio = surrogate.scale, surrogate.noise_var**-0.5
+        if len(data):
+            ratio = data.spread_ratio**0.5
+        if scale != 1.0:
+            data = replace(data, y=scale * data.y, noise_var=scale**2 * data.noise_var)
+        return cls(surrogate.covar_module, data, ratio / scale, delta, count, scale=scale)
 
 
 @dataclass(frozen=True)
@@ -125,6 +128,10 @@ class HalfWidth:
         """Lower and upper bounds at each point of the moments, ``n`` each."""
         half = self.at(posterior)
         return posterior.mean - half, posterior.mean + half
+
+    def around(self, posterior: Posterior, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Lower and upper bounds at ``n x d`` points, ``n`` each."""
+        return self.interval(posterior.at(X, weights=self.needs_weights))
 
 
 class Constants(NamedTuple):
@@ -452,9 +459,7 @@ def rkhs_bounds(
     confidence = RKHSConfidence(norm_bound, noise_std, tight=tight)
     data = Data.single(train_X, train_Y, torch.full_like(train_Y, noise))
     evidence = Evidence(covar_module, data, 1.0 / math.sqrt(noise), both_sides, count=1)
-    width = confidence.fixed_design(evidence)
-    posterior = Posterior(covar_module, data).at(X, weights=width.needs_weights)
-    return width.interval(posterior)
+    return confidence.fixed_design(evidence).around(Posterior(covar_module, data), X)
 
 
 def _mean_norm(posterior: Posterior, covar_module: Kernel) -> float:

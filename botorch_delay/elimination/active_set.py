@@ -96,11 +96,9 @@ class ActiveSet(ABC):
         domain: the whole domain.
         keys: of points of a box, shared by the active sets of a run.
         rows: the active rows of a finite set, a LongTensor, increasing; None on a box.
-        is_cut: whether closed rounds have eliminated part of a box.
     """
 
     rows: Tensor | None = None
-    is_cut: bool = False
 
     def __init__(self, domain: Domain, keys: PointKeys) -> None:
         self.domain, self.keys = domain, keys
@@ -158,8 +156,8 @@ class ActiveSet(ABC):
         return None
 
     @abstractmethod
-    def candidates(self, tried: Tensor) -> tuple[list[int] | None, Tensor]:
-        """Rows and points to compare; on a box a sample and the points tried, ``n x d``."""
+    def candidates(self, tried: Tensor) -> Tensor:
+        """Points to compare, ``n x d``; on a box a sample and the points tried."""
 
     @abstractmethod
     def evaluated(self, rows: Iterable[int | None], X: Tensor) -> tuple[list[int] | None, Tensor]:
@@ -200,14 +198,13 @@ class ActiveSet(ABC):
 
     @abstractmethod
     def difference_from(self, before: ActiveSet) -> list[Any]:
-        """What a round changed, beside its record, JSON-ready: see :meth:`after_record`."""
+        """What a round changed, JSON-ready: the rows eliminated, or a point left of a box."""
 
     @abstractmethod
     def after_record(self, record: RoundRecord, left: Any, judged: Judged) -> ActiveSet:
-        """This set after a stored round, whose bounds are not computed before they are needed.
+        """This set after a stored round, of which ``left`` is the difference.
 
-        ``left`` is what :meth:`difference_from` gave: on a finite set the rows that the round
-        eliminated. ``judged`` gives what made the bounds.
+        ``judged`` gives what made the bounds, which are not computed before they are needed.
         """
 
     @abstractmethod
@@ -241,7 +238,7 @@ class FiniteActiveSet(ActiveSet):
     ) -> None:
         super().__init__(domain, PointKeys())
         if eliminated is None:
-            eliminated = torch.zeros(len(domain), dtype=torch.long, device=domain.points.device)
+            eliminated = domain.points.new_zeros(len(domain), dtype=torch.long)
         self._eliminated = eliminated
         self.rows = (eliminated == 0).nonzero().flatten() if indices is None else indices
 
@@ -285,8 +282,7 @@ class FiniteActiveSet(ActiveSet):
     def without(self, keys: Sequence[int]) -> FiniteActiveSet:
         if not keys:
             return self
-        out = sent_rows(keys, self.rows)
-        return self.only(self.rows[~torch.isin(self.rows, out)])
+        return self.only(self.rows[~torch.isin(self.rows, sent_rows(keys, self.rows))])
 
     def only(self, rows: Tensor) -> FiniteActiveSet:
         """Some of the active rows, a LongTensor, increasing."""
@@ -305,9 +301,8 @@ class FiniteActiveSet(ActiveSet):
         eliminated[rows] = 0
         return FiniteActiveSet(self.domain, rows, eliminated)
 
-    def candidates(self, tried: Tensor) -> tuple[list[int], Tensor]:
-        rows = self.rows if len(self.rows) else (self._eliminated == 0).nonzero().flatten()
-        return rows.tolist(), self.domain.points[rows]
+    def candidates(self, tried: Tensor) -> Tensor:
+        return self.points if len(self.rows) else self.domain.points[self._eliminated == 0]
 
     def evaluated(self, rows: Iterable[int | None], X: Tensor) -> tuple[list[int], Tensor]:
         found = sorted({row for row in rows if row is not None}) or [*range(len(self.domain))]
@@ -328,19 +323,15 @@ class FiniteActiveSet(ActiveSet):
             answered = moved(answers.fixed.group.unique(), self.rows.device)
             found = answers.design.moments(data, answered, self.rows, weights=weights)
         if found is None:
-            found = surrogate.posterior(data).at(self.points, weights=weights)
+            lower, upper = width.around(surrogate.posterior(data), self.points)
         else:
-            found = found.rescaled(surrogate.offset, surrogate.scale)
-        lower, upper = width.interval(found)
+            lower, upper = width.interval(found.rescaled(surrogate.offset, surrogate.scale))
         if answers.adaptive is not None:
             others = surrogate.data(answers.adaptive)
-            known = Evidence.under(surrogate, others, bounds.delta_of_all)
-            width_of_all = bounds.confidence.adaptive(known)
-            weights = width_of_all.needs_weights
-            found = surrogate.posterior(others).at(self.points, weights=weights)
-            lower_of_all, upper_of_all = width_of_all.interval(found)
-            lower = torch.maximum(lower, lower_of_all)
-            upper = torch.minimum(upper, upper_of_all)
+            evidence = Evidence.under(surrogate, others, bounds.delta_of_all)
+            of_all = bounds.confidence.adaptive(evidence)
+            low, high = of_all.around(surrogate.posterior(others), self.points)
+            lower, upper = torch.maximum(lower, low), torch.minimum(upper, high)
         if not (torch.isfinite(lower).all() and torch.isfinite(upper).all()):
             raise not_finite(bounds)
         kept = surviving(lower, upper)
@@ -364,13 +355,12 @@ class FiniteActiveSet(ActiveSet):
         )
 
     def half_width(self, surrogate: Surrogate, data: Data, bounds: RoundBounds) -> HalfWidth:
-        within = Evidence.under(surrogate, data, bounds.delta, bounds.count)
-        return bounds.confidence.fixed_design(within)
+        evidence = Evidence.under(surrogate, data, bounds.delta, bounds.count)
+        return bounds.confidence.fixed_design(evidence)
 
-    def difference_from(self, before: ActiveSet) -> list[int]:
+    def difference_from(self, before: ActiveSet) -> list[Any]:
         assert before.rows is not None
-        rows: list[int] = before.rows[~torch.isin(before.rows, self.rows)].tolist()
-        return rows
+        return before.rows[~torch.isin(before.rows, self.rows)].tolist()
 
     def after_record(self, record: RoundRecord, left: Any, judged: Judged) -> FiniteActiveSet:
         rows = self.without([validation.whole(row, "row", 0) for row in left]).rows

@@ -40,7 +40,7 @@ from botorch_delay.elimination.active_set import (
 )
 from botorch_delay.elimination.level_sets import SetSample, sample_set
 from botorch_delay.elimination.rounds import RoundRecord
-from botorch_delay.exceptions import EmptyDomainError, StorageError
+from botorch_delay.exceptions import StorageError
 from botorch_delay.gp.posterior import Data, Posterior
 from botorch_delay.gp.subset import representative
 from botorch_delay.gp.surrogate import MANY_ANSWERS, Surrogate
@@ -69,7 +69,7 @@ class Condition:
 
     def interval(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Lower and upper bounds at points, ``n x d`` to ``n`` each."""
-        return self.width.interval(self.posterior.at(X, weights=self.width.needs_weights))
+        return self.width.around(self.posterior, X)
 
     def plain_lower(self, X: Tensor) -> Tensor:
         """A simpler lower bound, ``n x d`` to ``n``, to search for the maximum of the real one."""
@@ -167,8 +167,8 @@ class BoxActiveSet(ActiveSet):
     def points_inside(self) -> Tensor | None:
         return self.pool.points if self.conditions else None
 
-    def candidates(self, tried: Tensor) -> tuple[None, Tensor]:
-        return None, torch.cat([self.pool.points, tried[self.domain.contains(tried)]])
+    def candidates(self, tried: Tensor) -> Tensor:
+        return torch.cat([self.pool.points, tried[self.domain.contains(tried)]])
 
     def evaluated(self, rows: Iterable[int | None], X: Tensor) -> tuple[None, Tensor]:
         inside = X[self.domain.contains(X)]
@@ -258,7 +258,6 @@ class BoxActiveSet(ActiveSet):
     def _cut(self, condition: Condition, anchor: Tensor) -> BoxActiveSet:
         active = copy.copy(self)
         active.conditions, active.anchor = (*self.conditions, condition), anchor
-        active.is_cut = True
         active._pool = None
         return active
 
@@ -270,16 +269,9 @@ class BoxActiveSet(ActiveSet):
         # Moves in many columns are costly, and a sample is sparse there in any case.
         particles = 4096 if self.domain.dim <= 10 else 1024
         particles = FEW_PARTICLES if self._is_costly else particles
-        try:
-            return sample_set(
-                self.domain, self._margin, n, generator, anchor=self.anchor, particles=particles
-            )
-        except EmptyDomainError as error:
-            raise EmptyDomainError(
-                "No point of the box was found that satisfies its constraints and feasible(X): "
-                "relax them, or narrow the bounds to where they hold. A yes-or-no test gives a "
-                "search nothing to follow where hardly any point passes it."
-            ) from error
+        return sample_set(
+            self.domain, self._margin, n, generator, anchor=self.anchor, particles=particles
+        )
 
     @property
     def pool(self) -> SetSample:

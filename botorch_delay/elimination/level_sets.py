@@ -103,8 +103,9 @@ def sample_set(
             return descent.sample(n)
         if anchor is None:
             raise EmptyDomainError(
-                f"No point with a margin of at least 0 was found: {descent.summary()}. The set is "
-                "empty, or too small to be found."
+                "No point of the box was found that satisfies its constraints and feasible(X): "
+                "relax them, or narrow the bounds to where they hold. A yes-or-no test gives a "
+                "search nothing to follow where hardly any point passes it."
             )
         return SetSample(anchor.repeat(n, 1), descent.bound(), descent.bound())
 
@@ -197,14 +198,6 @@ class _Descent:
             if self._log_volume() < math.log(_SMALLEST):
                 break
         return False
-
-    def summary(self) -> str:
-        """How far it came, for an error."""
-        best = self._value.max().item()
-        return (
-            f"the largest margin of {self._tried} points at the last level, a share of "
-            f"{math.exp(self._log_volume()):.1e} of the domain, was {best:.3g}"
-        )
 
     def bound(self) -> float:
         """A share of the domain that the set is probably below."""

@@ -140,11 +140,6 @@ class Surrogate:
         """The noise's standard deviation, in units of the values; 0 if :attr:`is_exact`."""
         return 0.0 if self.is_exact else self.noise_var**0.5 * self.scale
 
-    def inverse_noise_std(self, data: Data) -> float:
-        """The largest 1 / lambda of the answers, in units of the values; its own without any."""
-        ratio = data.spread_ratio**0.5 if len(data.y) else self.noise_var**-0.5
-        return ratio / self.scale
-
     def data(self, answers: Answers) -> Data:
         """Answers in units of g; unknown noise is the surrogate's own.
 
@@ -201,12 +196,6 @@ class Surrogate:
                 noise *= self.warping.slope(torch.tensor(value, dtype=torch.double)).item() ** 2
             value = self.warped(value)
         return (value - self.offset) / self.scale, noise
-
-    def in_values(self, data: Data) -> Data:
-        """Data in units of g, scaled to those of the values, with the offset left out."""
-        if self.scale == 1.0:
-            return data
-        return replace(data, y=self.scale * data.y, noise_var=self.scale**2 * data.noise_var)
 
     def posterior(self, data: Data) -> Posterior:
         """Posterior of the values at any points of the domain, from data in units of g."""
