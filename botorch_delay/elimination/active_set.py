@@ -50,6 +50,14 @@ class RoundBounds:
     valid: bool  # whether they are proved; if not they are a heuristic
     sign: float  # -1 where the user minimises
 
+    def check_finite(self, *ends: Tensor) -> None:
+        """Raise :class:`NumericsError` if a bound is not finite."""
+        if not all(torch.isfinite(end).all() for end in ends):
+            raise NumericsError(
+                f"The bounds of round {self.number} are not finite; check the scale of values and "
+                "noise against the kernel's."
+            )
+
 
 @dataclass(frozen=True)
 class RoundAnswers:
@@ -332,8 +340,7 @@ class FiniteActiveSet(ActiveSet):
             of_all = bounds.confidence.adaptive(evidence)
             low, high = of_all.around(surrogate.posterior(others), self.points)
             lower, upper = torch.maximum(lower, low), torch.minimum(upper, high)
-        if not (torch.isfinite(lower).all() and torch.isfinite(upper).all()):
-            raise not_finite(bounds)
+        bounds.check_finite(lower, upper)
         kept = surviving(lower, upper)
         contradicted = not bool(kept.any())
         if contradicted:  # bounds of the round and from all answers contradict each other
@@ -371,11 +378,3 @@ class FiniteActiveSet(ActiveSet):
     def largest_prior_deviation(self, kernel: Kernel) -> float:
         with torch.no_grad():
             return float(prior_variance(kernel, self.domain.points).max()) ** 0.5
-
-
-def not_finite(bounds: RoundBounds) -> NumericsError:
-    """The error of a round whose bounds are not finite."""
-    return NumericsError(
-        f"The bounds of round {bounds.number} are not finite; check the scale of values and noise "
-        "against the kernel's."
-    )

@@ -8,7 +8,6 @@ less than the maximum, which keeps points and never loses one.
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -36,7 +35,6 @@ from botorch_delay.elimination.active_set import (
     Judged,
     RoundAnswers,
     RoundBounds,
-    not_finite,
 )
 from botorch_delay.elimination.level_sets import SetSample, sample_set
 from botorch_delay.elimination.rounds import RoundRecord
@@ -211,12 +209,11 @@ class BoxActiveSet(ActiveSet):
         lower, upper = condition.interval(X)
         best = int(lower.argmax())
         # No larger than the upper bound there, whatever rounding did: the set is not empty.
-        cutoff = min(lower[best].item(), upper[best].item())
-        if not math.isfinite(cutoff):
-            raise not_finite(bounds)
-        condition.cutoff = cutoff
+        cutoff = torch.minimum(lower[best], upper[best])
+        bounds.check_finite(cutoff)
+        condition.cutoff = cutoff.item()
         active = self._cut(condition, X[best : best + 1])
-        return Elimination(active, cutoff, condition.width.multiplier)
+        return Elimination(active, condition.cutoff, condition.width.multiplier)
 
     def half_width(self, surrogate: Surrogate, data: Data, bounds: RoundBounds) -> HalfWidth:
         box, counts = self.domain.bounds, {dim: len(v) for dim, v in self.domain.lists.items()}

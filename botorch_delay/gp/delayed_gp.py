@@ -22,11 +22,7 @@ from gpytorch.kernels import Kernel
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from gpytorch.means import Mean, ZeroMean
 from gpytorch.models import ExactGP
-from linear_operator.operators import (
-    KernelLinearOperator,
-    LinearOperator,
-    MatmulLinearOperator,
-)
+from linear_operator.operators import KernelLinearOperator, LinearOperator, MatmulLinearOperator
 from torch import Tensor
 
 from botorch_delay import validation
@@ -252,10 +248,7 @@ class DelayedGP(SingleTaskGP):
         return model
 
     def _apply_noise(
-        self,
-        X: Tensor,
-        mvn: MultivariateNormal,
-        observation_noise: bool | Tensor = False,
+        self, X: Tensor, mvn: MultivariateNormal, observation_noise: bool | Tensor = False
     ) -> MultivariateNormal:
         """The observation noise of future answers is that of pending points."""
         if observation_noise is not True or not isinstance(
@@ -314,7 +307,8 @@ class DelayedGP(SingleTaskGP):
             X = self.train_inputs[0]
             with torch.set_grad_enabled(torch.is_grad_enabled() and propagate_grads.on()):
                 K = covariance(self.covar_module, X, X)
-                factor, _ = factorize(K, self._noise_diagonal())
+                noise = self.likelihood.noise.expand(self.train_targets.shape)
+                factor, _ = factorize(K, noise)
                 residual = (self.train_targets - self.mean_module(X)).unsqueeze(-1)
                 white = torch.linalg.solve_triangular(factor, residual, upper=False)
             cache["observed"] = (Factor.of(factor), white.squeeze(-1))
@@ -336,10 +330,6 @@ class DelayedGP(SingleTaskGP):
         if hasattr(self, "input_transform") and not self.training:
             return self._original_train_inputs
         return self.train_inputs[0]
-
-    def _noise_diagonal(self) -> Tensor:
-        """Noise variance of each answer, in the units of the targets."""
-        return self.likelihood.noise.expand(self.train_targets.shape)
 
     def _pending_noise(self) -> Tensor:
         """Noise variance of future answers, shape 1, in the units of the targets."""
@@ -367,7 +357,7 @@ class DelayedGP(SingleTaskGP):
 
         Points are raw, targets transformed; ``X_pending`` replaces the pending points.
         """
-        noise = self._noise_diagonal()
+        noise = self.likelihood.noise.expand(self.train_targets.shape)
         if len(X):
             noise = torch.cat([noise, self._pending_noise().expand(len(X))])
         # A copy, since the constructor would check and convert everything again.

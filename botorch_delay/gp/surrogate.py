@@ -145,10 +145,9 @@ class Surrogate:
 
         With a learned kernel and very many points, a representative subset.
         """
-        data = self._averaged(answers)
-        if not self._are_too_many(data):
+        data, means = self._averaged(answers)
+        if means is None:
             return data
-        means = means_of_all(self.covar_module, data)
         return data.at(representative(data.X / self.covar_module.lengthscale, means))
 
     def means_of_many(self, answers: Answers) -> Tensor | None:
@@ -156,19 +155,19 @@ class Surrogate:
 
         None if :meth:`data` keeps all points.
         """
-        data = self._averaged(answers)
-        if not self._are_too_many(data):
+        _, means = self._averaged(answers)
+        if means is None:
             return None
         _, row = torch.unique(answers.group, return_inverse=True)
-        return means_of_all(self.covar_module, data).cpu()[row]
+        return means.cpu()[row]
 
-    def _are_too_many(self, data: Data) -> bool:
-        return self.learned and len(data) > MOST_POINTS
-
-    def _averaged(self, answers: Answers) -> Data:
+    def _averaged(self, answers: Answers) -> tuple[Data, Tensor | None]:
+        """The answers, and the posterior mean at each of their points if these are very many."""
         y, known = self.in_own_units(answers.y, answers.noise_var)
         noise = torch.where(known.isnan(), self.noise_var, known)
-        return Data.averaged(answers.X, y, noise, answers.group).to(self.like, self.inputs)
+        data = Data.averaged(answers.X, y, noise, answers.group).to(self.like, self.inputs)
+        many = self.learned and len(data) > MOST_POINTS
+        return data, means_of_all(self.covar_module, data) if many else None
 
     def in_own_units(self, y: Tensor, noise_var: Tensor) -> tuple[Tensor, Tensor]:
         """Answers and their noise variances in units of g, ``m`` each; NaN noise stays NaN."""

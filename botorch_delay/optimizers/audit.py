@@ -451,6 +451,6 @@ def _of_budget(budget: BudgetTerms) -> str:
         "the whole set), plus W, what asks cost while a round waits or a point is asked again "
         f"({budget.waits_cost:.6g} so far), plus E, what rounds on the active set come to beyond "
         f"the plan ({budget.excess:.6g} so far). Any asks cost at most {budget.trivial:.6g}: a "
-        f"factor of {budget.vacuous_from:.3g} or more says nothing. certificate needs "
+        f"factor of {budget.trivial / budget.plan:.3g} or more says nothing. certificate needs "
         "none of B, W and E, and holds whatever delays, failures and missing answers depend on"
     )
