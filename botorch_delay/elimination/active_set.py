@@ -104,9 +104,11 @@ class ActiveSet(ABC):
         domain: the whole domain.
         keys: of points of a box, shared by the active sets of a run.
         rows: the active rows of a finite set, a LongTensor, increasing; None on a box.
+        is_cut: whether closed rounds have eliminated part of a box.
     """
 
     rows: Tensor | None = None
+    is_cut: bool = False
 
     def __init__(self, domain: Domain, keys: PointKeys) -> None:
         self.domain, self.keys = domain, keys
@@ -133,9 +135,8 @@ class ActiveSet(ABC):
         return row if row >= 0 else self.keys.of(x)
 
     def suggestion(self, key: int, number: int, slot: int) -> Suggestion:
-        if key >= 0:
-            return Suggestion(index=key, round=number, slot=slot)
-        return Suggestion(index=None, round=number, slot=slot, x=self.keys.point(key))
+        index, x = (key, None) if key >= 0 else (None, self.keys.point(key))
+        return Suggestion(index, number, slot, x)
 
     def has(self, key: int) -> bool:
         """Whether the point with a key can be asked in a round on this set."""

@@ -255,6 +255,7 @@ class BoxActiveSet(ActiveSet):
     def _cut(self, condition: Condition, anchor: Tensor) -> BoxActiveSet:
         active = copy.copy(self)
         active.conditions, active.anchor = (*self.conditions, condition), anchor
+        active.is_cut = True
         active._pool = None
         return active
 

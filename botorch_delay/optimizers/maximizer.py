@@ -84,7 +84,7 @@ class Maximizer:
     def update(self, active: ActiveSet | None = None) -> None:
         """Restart the model if the surrogate, the candidates or the points in use have changed."""
         fitted, model = self._fitting.surrogate, self.model
-        cut = active if active is not None and active.inside else None
+        cut = active if active is not None and active.is_cut else None
         same = self._fitted is fitted and self._cut is cut
         if model.views and same and model.renewals == model.renewals_due:
             return
