@@ -316,7 +316,7 @@ class Ellipsoid:
         size = self._norm_bound**2 + energy
         # What rounding may have done: to a variance, and to what is solved for.
         eps = (len(posterior) + 1) * torch.finfo(posterior.mean.dtype).eps
-        solved = 16.0 * eps * max(self._largest / posterior.least_noise, 1.0)
+        solved = 16.0 * eps * max(self._largest / min(posterior.noise_var), 1.0)
         square = size - explained + solved * (size + explained)
         deviation = (posterior.variance + 64.0 * eps * self._largest).sqrt()
         half = square.sqrt() * deviation + solved * posterior.mean.abs().max()

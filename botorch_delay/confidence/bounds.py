@@ -1,20 +1,19 @@
 """Confidence bounds: how far f can be from the posterior mean, and with what probability.
 
-Theorem 1's half-width, ``(C_k + (sigma / lambda) sqrt(2 log(4 R N / delta))) sigma~(x)``, is the
-``HalfWidth`` of ``RKHSConfidence._lemma_1`` times the deviation (``HalfWidth.at``) with
-``tight=False``; by default the smaller of that and its ``Parts`` counts. Half of a run's failure
-probability is for the delays and half for the bounds, shared equally by R rounds
-(``RoundRule.delta_divisor``), and halved once more where bounds from all answers have the other
-half: ``RoundSequence.bounds`` does this, and says over which N points. So here ``delta`` is the
-probability with which any of the bounds made at once may fail, on either side.
+Theorem 1's half-width, ``(C_k + (sigma / lambda) sqrt(2 log(4 R N / delta))) sigma~(x)``, is that
+of ``RKHSConfidence._lemma_1`` with ``tight=False``; by default the smaller of it and its ``Parts``
+counts. Here ``delta`` is the probability with which any of the bounds made at once may fail, on
+either side: ``RoundSequence.bounds`` shares that of a run among delays, rounds and bounds from all
+answers, and says over which N points.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar, NamedTuple
 
@@ -26,7 +25,7 @@ from botorch_delay import validation
 from botorch_delay.confidence.information import gain, shares, spectrum
 from botorch_delay.confidence.nets import Net, largest_prior_deviation, nets
 from botorch_delay.exceptions import InputError
-from botorch_delay.gp.kernels import check_kernel, covariance, scaled
+from botorch_delay.gp.kernels import check_kernel, covariance
 from botorch_delay.gp.posterior import Data, Moments, Posterior
 from botorch_delay.gp.surrogate import Surrogate
 
@@ -60,17 +59,24 @@ class Evidence:
     @cached_property
     def covar_module(self) -> Kernel:
         """The kernel in units of the values."""
+        if self.scale == 1.0:
+            return self.kernel
         # Only where it is needed: the first ScaleKernel of a process takes half a second.
-        return scaled(self.kernel, self.scale, self.data.y)
+        kernel = ScaleKernel(copy.deepcopy(self.kernel)).to(self.data.y)
+        kernel.outputscale = self.scale**2
+        return kernel.requires_grad_(False)
 
     @classmethod
     def under(
         cls, surrogate: Surrogate, data: Data, delta: float, count: int | None = None
     ) -> Evidence:
         """Evidence in units of the values, of data in those of a surrogate."""
-        ratio, in_values = surrogate.inverse_noise_std(data), surrogate.in_values(data)
-        kernel, scale = surrogate.covar_module, surrogate.scale
-        return cls(kernel, in_values, ratio, delta, count, scale=scale)
+        scale, ratio = surrogate.scale, surrogate.noise_var**-0.5
+        if len(data):
+            ratio = data.spread_ratio**0.5
+        if scale != 1.0:
+            data = replace(data, y=scale * data.y, noise_var=scale**2 * data.noise_var)
+        return cls(surrogate.covar_module, data, ratio / scale, delta, count, scale=scale)
 
 
 @dataclass(frozen=True)
@@ -126,6 +132,10 @@ class HalfWidth:
         half = self.at(posterior)
         return posterior.mean - half, posterior.mean + half
 
+    def around(self, posterior: Posterior, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Lower and upper bounds at ``n x d`` points, ``n`` each."""
+        return self.interval(posterior.at(X, weights=self.needs_weights))
+
 
 class Constants(NamedTuple):
     """What bounds assume of f and the noise, in units of the values.
@@ -138,7 +148,7 @@ class Constants(NamedTuple):
 
 
 class Confidence(ABC):
-    """How wide confidence bounds are; immutable.
+    """How wide confidence bounds are; immutable. Also asked without answers, before the first ask.
 
     Attributes:
         holds_on_box: whether bounds are proved to hold at every point of ``Evidence.box`` at once.
@@ -168,9 +178,9 @@ class Confidence(ABC):
     def fixed_design(self, evidence: Evidence) -> HalfWidth:
         """Bounds from points that were chosen independently of the noise.
 
-        If ``missing`` is not empty, the points may be any: a round then uses all answers. Also
-        called without answers, before the first ask. With ``constants`` the half-width must
-        not depend on ``data.y``: a budget computes it before any answer.
+        If ``missing`` is not empty, the points may be any: a round then uses all answers. With
+        ``constants`` the half-width must not depend on ``data.y``: a budget computes it before any
+        answer.
         """
 
     @abstractmethod
@@ -178,8 +188,7 @@ class Confidence(ABC):
         """Bounds from points that may depend on earlier noise, at all points and times at once.
 
         ``evidence`` does not say over which points, so a union bound is not possible. These are
-        the intervals of recommendations; with ``evidence="all"`` they eliminate as well. Also
-        called without answers, before the first ask.
+        the intervals of recommendations; with ``evidence="all"`` they eliminate as well.
         """
 
     def missing_on_box(self, covar_module: Kernel) -> str | None:
@@ -316,11 +325,7 @@ class RKHSConfidence(Confidence):
         return HalfWidth(factor, words=words)
 
     def _lemma_1(
-        self,
-        evidence: Evidence,
-        log_points: float,
-        mean_norm: float = 0.0,
-        eps: float = 0.0,
+        self, evidence: Evidence, log_points: float, mean_norm: float = 0.0, eps: float = 0.0
     ) -> HalfWidth:
         """Both sides at finitely many points, and up to ``eps`` from them in the kernel's distance.
 
@@ -363,12 +368,11 @@ class RKHSConfidence(Confidence):
         return self._lemma_1(evidence, net.log_size, _mean_norm(posterior, kernel), net.eps)
 
     def _net(self, evidence: Evidence, box: Tensor, top: float, smallest: float) -> Net:
-        """The net whose radius makes bounds narrow.
+        """The net whose radius makes bounds narrow; it must not depend on the values of answers.
 
-        The net must not depend on the values of answers. Its radius minimises
-        ``(C_k + sigma rho tail) s + (3 C_k + sigma rho tail) eps`` over ``top``, the largest root
-        of ``k(x, x)``, times powers of sqrt(2), with s the ``smallest`` posterior deviation at the
-        answered points.
+        It minimises the half-width where the deviation is the ``smallest`` at the answered points
+        and ``||mu||`` is C_k, over ``top``, the largest root of ``k(x, x)``, times powers of
+        sqrt(2).
         """
 
         def cost(net: Net) -> float:
@@ -452,9 +456,7 @@ def rkhs_bounds(
     confidence = RKHSConfidence(norm_bound, noise_std, tight=tight)
     data = Data.single(train_X, train_Y, torch.full_like(train_Y, noise))
     evidence = Evidence(covar_module, data, 1.0 / math.sqrt(noise), both_sides, count=1)
-    width = confidence.fixed_design(evidence)
-    posterior = Posterior(covar_module, data).at(X, weights=width.needs_weights)
-    return width.interval(posterior)
+    return confidence.fixed_design(evidence).around(Posterior(covar_module, data), X)
 
 
 def _mean_norm(posterior: Posterior, covar_module: Kernel) -> float:

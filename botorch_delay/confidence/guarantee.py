@@ -19,11 +19,6 @@ class BudgetTerms:
     excess: float  # E, by how much rounds on the active set have exceeded the plan
     trivial: float  # D T, what any asks can cost at most
 
-    @property
-    def vacuous_from(self) -> float:
-        """D T / B: from this factor on the bound says nothing."""
-        return self.trivial / self.plan
-
 
 @dataclass(frozen=True)
 class Guarantee:

@@ -152,76 +152,54 @@ def _measure(kernel: Kernel, half: Tensor, box: Tensor) -> tuple[Tensor, float]:
     return _measure_selected(kernel, half, box)
 
 
-def _measure_selected(kernel: Kernel, half: Tensor, box: Tensor) -> tuple[Tensor, float]:
-    measure = _MEASURES.get(type(kernel))
-    if measure is None or kernel.batch_shape:
+def _measure_selected(kernel: Any, half: Tensor, box: Tensor) -> tuple[Tensor, float]:
+    """The same with columns that are selected already, as they are where kernels are evaluated."""
+    kind = None if kernel.batch_shape else type(kernel)
+    if kind is RBFKernel:
+        return _stationary(-torch.expm1(-0.5 * _radius(kernel, half).square()))
+    if kind is MaternKernel:
+        return _stationary(_matern_drop(kernel.nu, _radius(kernel, half)))
+    if kind is LinearKernel:
+        root = _plain(kernel.variance).flatten().sqrt()
+        corner = torch.linalg.vector_norm(box.abs().amax(dim=0) * root).item()
+        return _UPWARDS * torch.linalg.vector_norm(half * root, dim=-1), _UPWARDS * corner
+    if kind is ScaleKernel:
+        scale = _UPWARDS * math.sqrt(kernel.outputscale.item())
+        distance, top = _measure_selected(kernel.base_kernel, half, box)
+        return scale * distance, scale * top
+    if kind not in (AdditiveKernel, ProductKernel):
         raise NotSupportedError(
             f"How fast a {type(kernel).__name__} varies over a box is not known; use "
             'RKHSConfidence(..., uniform="trace"), which needs no net.'
         )
-    return measure(kernel, half, box)
-
-
-def _rbf(kernel: Kernel, half: Tensor, box: Tensor) -> tuple[Tensor, float]:
-    return _stationary(-torch.expm1(-0.5 * _radius(kernel, half).square())), 1.0
-
-
-def _matern(kernel: MaternKernel, half: Tensor, box: Tensor) -> tuple[Tensor, float]:
-    scaled = math.sqrt(2.0 * kernel.nu) * _radius(kernel, half)
-    if kernel.nu == 0.5:
-        return _stationary(-torch.expm1(-scaled)), 1.0
-    # 1 - k as the integral of -k', an incomplete gamma function: no difference is taken.
-    second = torch.special.gammainc(torch.full_like(scaled, 2.0), scaled)
-    if kernel.nu == 1.5:
-        return _stationary(second), 1.0
-    third = torch.special.gammainc(torch.full_like(scaled, 3.0), scaled)
-    return _stationary((second + 2.0 * third) / 3.0), 1.0
-
-
-def _radius(kernel: Kernel, half: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(half / _plain(kernel.lengthscale).flatten(), dim=-1)
-
-
-def _stationary(drop: Tensor) -> Tensor:
-    """The distance where k falls by ``drop``, which is most at the corner."""
-    return _UPWARDS * (2.0 * drop).sqrt()
-
-
-def _linear(kernel: LinearKernel, half: Tensor, box: Tensor) -> tuple[Tensor, float]:
-    root = _plain(kernel.variance).flatten().sqrt()
-    distance = _UPWARDS * torch.linalg.vector_norm(half * root, dim=-1)
-    corner = box.abs().amax(dim=0) * root
-    return distance, _UPWARDS * torch.linalg.vector_norm(corner).item()
-
-
-def _scale(kernel: ScaleKernel, half: Tensor, box: Tensor) -> tuple[Tensor, float]:
-    # The columns are selected already, as they are where the kernel is evaluated.
-    root = _UPWARDS * math.sqrt(kernel.outputscale.item())
-    distance, top = _measure_selected(kernel.base_kernel, half, box)
-    return root * distance, root * top
-
-
-def _sum(kernel: AdditiveKernel, half: Tensor, box: Tensor) -> tuple[Tensor, float]:
-    parts = [_measure(part, half, box) for part in kernel.kernels]
-    distance = torch.linalg.vector_norm(torch.stack([d for d, _ in parts]), dim=0)
-    return _UPWARDS * distance, _UPWARDS * math.hypot(*(top for _, top in parts))
-
-
-def _product(kernel: ProductKernel, half: Tensor, box: Tensor) -> tuple[Tensor, float]:
-    # The features of a product are products of features: change one factor after the other.
-    first, *rest = kernel.kernels
-    distance, top = _measure(first, half, box)
-    for part in rest:
-        other, bound = _measure(part, half, box)
-        distance, top = _UPWARDS * (bound * distance + top * other), _UPWARDS * top * bound
+    (distance, top), *others = (_measure(part, half, box) for part in kernel.kernels)
+    for other, bound in others:
+        if kind is AdditiveKernel:
+            distance, top = torch.hypot(distance, other), math.hypot(top, bound)
+        else:  # its features are products of features: change one factor after the other
+            distance, top = bound * distance + top * other, top * bound
+        distance, top = _UPWARDS * distance, _UPWARDS * top
     return distance, top
 
 
-_MEASURES: dict[type[Kernel], Callable[[Any, Tensor, Tensor], tuple[Tensor, float]]] = {
-    RBFKernel: _rbf,
-    MaternKernel: _matern,
-    LinearKernel: _linear,
-    ScaleKernel: _scale,
-    AdditiveKernel: _sum,
-    ProductKernel: _product,
-}
+def _radius(kernel: Kernel, half: Tensor) -> Tensor:
+    """The distance in lengthscales."""
+    return torch.linalg.vector_norm(half / _plain(kernel.lengthscale).flatten(), dim=-1)
+
+
+def _matern_drop(nu: float, radius: Tensor) -> Tensor:
+    """1 - k, without a difference of numbers that are nearly equal."""
+    scaled = math.sqrt(2.0 * nu) * radius
+    if nu == 0.5:
+        return -torch.expm1(-scaled)
+    # The integral of -k', an incomplete gamma function.
+    second = torch.special.gammainc(torch.full_like(scaled, 2.0), scaled)
+    if nu == 1.5:
+        return second
+    third = torch.special.gammainc(torch.full_like(scaled, 3.0), scaled)
+    return (second + 2.0 * third) / 3.0
+
+
+def _stationary(drop: Tensor) -> tuple[Tensor, float]:
+    """The distance where k falls by ``drop``, which is most at the corner, and the root of k."""
+    return _UPWARDS * (2.0 * drop).sqrt(), 1.0

@@ -1,9 +1,8 @@
 """Ties between scores, and climbs to maxima on a box.
 
-*Ties.* On symmetric grids many candidates share the largest score up to rounding, and the order of
-additions would decide which comes out on top. The lowest index wins among those equal to the
-largest up to a relative 1e-8, or up to rounding in single precision: so CPU, CUDA and two formulas
-of the same thing ask the same points.
+*Ties.* On symmetric grids many candidates share the largest score up to rounding. The lowest index
+wins among those equal to the largest up to a relative 1e-8, or up to rounding in single precision:
+so CPU, CUDA and two formulas of the same thing ask the same points.
 
 *Climbs*, from many starts at once. Columns without a list of values move along the gradient, in
 units of the box's sides (of their logarithm in ``log_dims``). Each start has its own step length,
@@ -76,12 +75,11 @@ def maximize(
 ) -> tuple[Tensor, Tensor]:
     """Climb from every start: the points reached, ``n x d``, and their values, ``n``.
 
-    The function maps ``n x d`` to ``n`` and is differentiable in the columns without a list of
-    values. Points stay in the box, and where ``inside`` (``n x d`` to bool ``n``) holds, as it does
-    at the starts. Each of at most ``steps`` steps evaluates function and gradient once. No start
-    gets further than ``reach`` in a column without a list, as a share of the box's side. If no
-    column has a list of values, climbs end when no start's slope promises a next step to ``enough``
-    above the best value; 0 to take all steps.
+    The function, ``n x d`` to ``n``, is differentiable in the columns without a list of values.
+    Points stay in the box, and where ``inside`` (``n x d`` to bool ``n``) holds, as it does at the
+    starts; no start gets further than ``reach`` in a column without a list, as a share of the side.
+    If no column has a list, climbs end before ``steps`` steps when no start's slope promises a next
+    one to ``enough`` above the best value.
     """
     assert isinstance(domain, BoxDomain)
     ascent = _Ascent(function, domain, starts, generator, inside, reach)
@@ -206,10 +204,9 @@ class _Ascent:
 class BoundClimb:
     """``mu + factor * min(sigma, cap)`` under a learned kernel, with its slope in closed form.
 
-    Mu comes from the answers, at least one, and sigma from the design. The cap is sigma at the
-    start of each climb (``n x d``, one row per climb), or infinite where ``capped`` is False. Of a
-    design of very many points those near the starts count. The kernel is Matern with nu = 5/2, of
-    variance 1.
+    Mu comes from the answers, at least one, and sigma from the design, of which those near the
+    starts count if it has very many points. The cap is sigma at the start of each climb (``n x d``,
+    one row per climb), or infinite where ``capped`` is False.
     """
 
     def __init__(
@@ -277,8 +274,7 @@ def nearby(
     """Points of a box at all distances from ``X`` (``n x d``), up to about ``reach`` of a side.
 
     There are ``around`` for each, less those that the domain does not allow. Columns with lists of
-    values stay as they are. If all columns have one, the points are ``X`` and some that differ
-    from it in one column.
+    values stay; if all have one, the points are ``X`` and some that differ in one column.
     """
     assert isinstance(domain, BoxDomain)
     X = X.repeat_interleave(around, dim=0)

@@ -58,11 +58,8 @@ class BoxDesign:
         refine: bool = True,
         picks: Iterable[int] = (),
     ) -> None:
-        self._surrogate = surrogate
-        self._domain, self._keys = domain, keys
-        self._inside = inside
-        self._seed = seed
-        self._refines = refine
+        self._surrogate, self._domain, self._keys = surrogate, domain, keys
+        self._inside, self._seed, self._refines = inside, seed, refine
         # The last rows are for the maxima that climbs reach.
         self._spread, room = len(pool), min(STARTS, len(pool)) if refine else 0
         self._pool = torch.cat([pool, pool[:1].expand(room, -1)])

@@ -1,16 +1,14 @@
 """Greedy maximum-variance design: each point is taken where the earlier ones leave most variance.
 
-The k-th point maximises the fantasy deviation sigma_{k-1} (paper, Algorithm 1, the argmax). It
-depends on no value: a round can be designed before any answer arrives. This is a pivoted Cholesky
-factorization of K + lambda^2 I in which a pivot may come again, since a point that is evaluated
-twice has two independent noises.
+The k-th point maximises the fantasy deviation sigma_{k-1} (paper, Algorithm 1, the argmax), which
+depends on no value: a round can be designed before any answer arrives. A point may come again,
+since two evaluations of it have independent noises.
 
-For few candidates, and on CUDA, the covariance is kept up to date; see
-:mod:`botorch_delay.gp.candidate_covariance`. For many only upper bounds on the variances are:
-variances fall as points are added, so any variance computed earlier is a bound, and only candidates
-whose bound reaches the largest variance need computing. Those close to the largest form a
-shortlist, whose posterior is kept up to date until its largest variance falls to the threshold that
-bounds all others.
+For few candidates, and on CUDA, the covariance is kept up to date. For many only upper bounds on
+the variances are: variances fall as points are added, so any variance computed earlier is a bound,
+and only candidates whose bound reaches the largest variance need computing. Those close to the
+largest form a shortlist, whose posterior is kept up to date until its largest variance falls to the
+threshold that bounds all others.
 """
 
 from __future__ import annotations
@@ -46,10 +44,7 @@ SHORTLIST_MAX = 65_536
 class GreedyDesign:
     """A greedy design that grows one pick at a time.
 
-    On CUDA :meth:`extend` makes all its picks without waiting for the device, and the rows of n
-    picks are kept in tensors of ``BLOCK`` rows each: n N numbers, rounded up to a block, 9.2 GB
-    for 1,000 picks among 1,000,000 candidates in double. Elsewhere the shortlist has at most
-    ``SHORTLIST_MAX`` columns. The rest is vectors of N numbers.
+    On CUDA the rows of n picks are kept, n N numbers; elsewhere the shortlist bounds memory.
 
     Candidates are ``N x d``; earlier ``picks``, made by the rule or not, are replayed. Indices are
     those of ``rows``, a LongTensor ``N``, increasing; 0 to N - 1 if None.
@@ -95,15 +90,12 @@ class GreedyDesign:
     def moments(
         self, data: Data, answered: Tensor, at: Tensor, *, weights: bool = False
     ) -> Moments | None:
-        """The posterior at some candidates, from the covariance that the design keeps.
+        """The posterior given answers at the indices ``answered``, ``m``, at others, ``n``.
 
         Nothing is factorized: the covariance given the picks is changed where picks have no answer
         or answers are not of picks. With C the covariance given the answers the mean is
-        ``C D^-1 y``, and the weights of the answers are ``D^-1 C``.
-
-        Answers are at the indices ``answered``, ``m``, and the posterior is wanted ``at`` others,
-        ``n``, both LongTensors. None if no covariance is kept, if it is too far from that given the
-        answers, or if answers are at points that are not candidates.
+        ``C D^-1 y``, and the weights of the answers are ``D^-1 C``. None if no covariance is kept,
+        if it is too far from C, or if answers are at points that are not candidates.
         """
         own = self._rows.to(at.device)
         if not isinstance(self._form, _Tracked) or not bool(torch.isin(answered, own).all()):

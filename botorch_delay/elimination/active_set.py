@@ -50,6 +50,14 @@ class RoundBounds:
     valid: bool  # whether they are proved; if not they are a heuristic
     sign: float  # -1 where the user minimises
 
+    def check_finite(self, *ends: Tensor) -> None:
+        """Raise :class:`NumericsError` if a bound is not finite."""
+        if not all(torch.isfinite(end).all() for end in ends):
+            raise NumericsError(
+                f"The bounds of round {self.number} are not finite; check the scale of values and "
+                "noise against the kernel's."
+            )
+
 
 @dataclass(frozen=True)
 class RoundAnswers:
@@ -127,9 +135,8 @@ class ActiveSet(ABC):
         return row if row >= 0 else self.keys.of(x)
 
     def suggestion(self, key: int, number: int, slot: int) -> Suggestion:
-        if key >= 0:
-            return Suggestion(index=key, round=number, slot=slot)
-        return Suggestion(index=None, round=number, slot=slot, x=self.keys.point(key))
+        index, x = (key, None) if key >= 0 else (None, self.keys.point(key))
+        return Suggestion(index, number, slot, x)
 
     def has(self, key: int) -> bool:
         """Whether the point with a key can be asked in a round on this set."""
@@ -158,8 +165,8 @@ class ActiveSet(ABC):
         return None
 
     @abstractmethod
-    def candidates(self, tried: Tensor) -> tuple[list[int] | None, Tensor]:
-        """Rows and points to compare; on a box a sample and the points tried, ``n x d``."""
+    def candidates(self, tried: Tensor) -> Tensor:
+        """Points to compare, ``n x d``; on a box a sample and the points tried."""
 
     @abstractmethod
     def evaluated(self, rows: Iterable[int | None], X: Tensor) -> tuple[list[int] | None, Tensor]:
@@ -200,14 +207,13 @@ class ActiveSet(ABC):
 
     @abstractmethod
     def difference_from(self, before: ActiveSet) -> list[Any]:
-        """What a round changed, beside its record, JSON-ready: see :meth:`after_record`."""
+        """What a round changed, JSON-ready: the rows eliminated, or a point left of a box."""
 
     @abstractmethod
     def after_record(self, record: RoundRecord, left: Any, judged: Judged) -> ActiveSet:
-        """This set after a stored round, whose bounds are not computed before they are needed.
+        """This set after a stored round, of which ``left`` is the difference.
 
-        ``left`` is what :meth:`difference_from` gave: on a finite set the rows that the round
-        eliminated. ``judged`` gives what made the bounds.
+        ``judged`` gives what made the bounds, which are not computed before they are needed.
         """
 
     @abstractmethod
@@ -241,7 +247,7 @@ class FiniteActiveSet(ActiveSet):
     ) -> None:
         super().__init__(domain, PointKeys())
         if eliminated is None:
-            eliminated = torch.zeros(len(domain), dtype=torch.long, device=domain.points.device)
+            eliminated = domain.points.new_zeros(len(domain), dtype=torch.long)
         self._eliminated = eliminated
         self.rows = (eliminated == 0).nonzero().flatten() if indices is None else indices
 
@@ -285,8 +291,7 @@ class FiniteActiveSet(ActiveSet):
     def without(self, keys: Sequence[int]) -> FiniteActiveSet:
         if not keys:
             return self
-        out = sent_rows(keys, self.rows)
-        return self.only(self.rows[~torch.isin(self.rows, out)])
+        return self.only(self.rows[~torch.isin(self.rows, sent_rows(keys, self.rows))])
 
     def only(self, rows: Tensor) -> FiniteActiveSet:
         """Some of the active rows, a LongTensor, increasing."""
@@ -305,9 +310,8 @@ class FiniteActiveSet(ActiveSet):
         eliminated[rows] = 0
         return FiniteActiveSet(self.domain, rows, eliminated)
 
-    def candidates(self, tried: Tensor) -> tuple[list[int], Tensor]:
-        rows = self.rows if len(self.rows) else (self._eliminated == 0).nonzero().flatten()
-        return rows.tolist(), self.domain.points[rows]
+    def candidates(self, tried: Tensor) -> Tensor:
+        return self.points if len(self.rows) else self.domain.points[self._eliminated == 0]
 
     def evaluated(self, rows: Iterable[int | None], X: Tensor) -> tuple[list[int], Tensor]:
         found = sorted({row for row in rows if row is not None}) or [*range(len(self.domain))]
@@ -328,21 +332,16 @@ class FiniteActiveSet(ActiveSet):
             answered = moved(answers.fixed.group.unique(), self.rows.device)
             found = answers.design.moments(data, answered, self.rows, weights=weights)
         if found is None:
-            found = surrogate.posterior(data).at(self.points, weights=weights)
+            lower, upper = width.around(surrogate.posterior(data), self.points)
         else:
-            found = found.rescaled(surrogate.offset, surrogate.scale)
-        lower, upper = width.interval(found)
+            lower, upper = width.interval(found.rescaled(surrogate.offset, surrogate.scale))
         if answers.adaptive is not None:
             others = surrogate.data(answers.adaptive)
-            known = Evidence.under(surrogate, others, bounds.delta_of_all)
-            width_of_all = bounds.confidence.adaptive(known)
-            weights = width_of_all.needs_weights
-            found = surrogate.posterior(others).at(self.points, weights=weights)
-            lower_of_all, upper_of_all = width_of_all.interval(found)
-            lower = torch.maximum(lower, lower_of_all)
-            upper = torch.minimum(upper, upper_of_all)
-        if not (torch.isfinite(lower).all() and torch.isfinite(upper).all()):
-            raise not_finite(bounds)
+            evidence = Evidence.under(surrogate, others, bounds.delta_of_all)
+            of_all = bounds.confidence.adaptive(evidence)
+            low, high = of_all.around(surrogate.posterior(others), self.points)
+            lower, upper = torch.maximum(lower, low), torch.minimum(upper, high)
+        bounds.check_finite(lower, upper)
         kept = surviving(lower, upper)
         contradicted = not bool(kept.any())
         if contradicted:  # bounds of the round and from all answers contradict each other
@@ -364,13 +363,12 @@ class FiniteActiveSet(ActiveSet):
         )
 
     def half_width(self, surrogate: Surrogate, data: Data, bounds: RoundBounds) -> HalfWidth:
-        within = Evidence.under(surrogate, data, bounds.delta, bounds.count)
-        return bounds.confidence.fixed_design(within)
+        evidence = Evidence.under(surrogate, data, bounds.delta, bounds.count)
+        return bounds.confidence.fixed_design(evidence)
 
-    def difference_from(self, before: ActiveSet) -> list[int]:
+    def difference_from(self, before: ActiveSet) -> list[Any]:
         assert before.rows is not None
-        rows: list[int] = before.rows[~torch.isin(before.rows, self.rows)].tolist()
-        return rows
+        return before.rows[~torch.isin(before.rows, self.rows)].tolist()
 
     def after_record(self, record: RoundRecord, left: Any, judged: Judged) -> FiniteActiveSet:
         rows = self.without([validation.whole(row, "row", 0) for row in left]).rows
@@ -381,11 +379,3 @@ class FiniteActiveSet(ActiveSet):
     def largest_prior_deviation(self, kernel: Kernel) -> float:
         with torch.no_grad():
             return float(prior_variance(kernel, self.domain.points).max()) ** 0.5
-
-
-def not_finite(bounds: RoundBounds) -> NumericsError:
-    """The error of a round whose bounds are not finite."""
-    return NumericsError(
-        f"The bounds of round {bounds.number} are not finite; check the scale of values and noise "
-        "against the kernel's."
-    )

@@ -8,7 +8,6 @@ less than the maximum, which keeps points and never loses one.
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -36,11 +35,10 @@ from botorch_delay.elimination.active_set import (
     Judged,
     RoundAnswers,
     RoundBounds,
-    not_finite,
 )
 from botorch_delay.elimination.level_sets import SetSample, sample_set
 from botorch_delay.elimination.rounds import RoundRecord
-from botorch_delay.exceptions import EmptyDomainError, StorageError
+from botorch_delay.exceptions import StorageError
 from botorch_delay.gp.posterior import Data, Posterior
 from botorch_delay.gp.subset import representative
 from botorch_delay.gp.surrogate import MANY_ANSWERS, Surrogate
@@ -69,7 +67,7 @@ class Condition:
 
     def interval(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Lower and upper bounds at points, ``n x d`` to ``n`` each."""
-        return self.width.interval(self.posterior.at(X, weights=self.width.needs_weights))
+        return self.width.around(self.posterior, X)
 
     def plain_lower(self, X: Tensor) -> Tensor:
         """A simpler lower bound, ``n x d`` to ``n``, to search for the maximum of the real one."""
@@ -167,8 +165,8 @@ class BoxActiveSet(ActiveSet):
     def points_inside(self) -> Tensor | None:
         return self.pool.points if self.conditions else None
 
-    def candidates(self, tried: Tensor) -> tuple[None, Tensor]:
-        return None, torch.cat([self.pool.points, tried[self.domain.contains(tried)]])
+    def candidates(self, tried: Tensor) -> Tensor:
+        return torch.cat([self.pool.points, tried[self.domain.contains(tried)]])
 
     def evaluated(self, rows: Iterable[int | None], X: Tensor) -> tuple[None, Tensor]:
         inside = X[self.domain.contains(X)]
@@ -211,12 +209,11 @@ class BoxActiveSet(ActiveSet):
         lower, upper = condition.interval(X)
         best = int(lower.argmax())
         # No larger than the upper bound there, whatever rounding did: the set is not empty.
-        cutoff = min(lower[best].item(), upper[best].item())
-        if not math.isfinite(cutoff):
-            raise not_finite(bounds)
-        condition.cutoff = cutoff
+        cutoff = torch.minimum(lower[best], upper[best])
+        bounds.check_finite(cutoff)
+        condition.cutoff = cutoff.item()
         active = self._cut(condition, X[best : best + 1])
-        return Elimination(active, cutoff, condition.width.multiplier)
+        return Elimination(active, condition.cutoff, condition.width.multiplier)
 
     def half_width(self, surrogate: Surrogate, data: Data, bounds: RoundBounds) -> HalfWidth:
         box, counts = self.domain.bounds, {dim: len(v) for dim, v in self.domain.lists.items()}
@@ -270,16 +267,9 @@ class BoxActiveSet(ActiveSet):
         # Moves in many columns are costly, and a sample is sparse there in any case.
         particles = 4096 if self.domain.dim <= 10 else 1024
         particles = FEW_PARTICLES if self._is_costly else particles
-        try:
-            return sample_set(
-                self.domain, self._margin, n, generator, anchor=self.anchor, particles=particles
-            )
-        except EmptyDomainError as error:
-            raise EmptyDomainError(
-                "No point of the box was found that satisfies its constraints and feasible(X): "
-                "relax them, or narrow the bounds to where they hold. A yes-or-no test gives a "
-                "search nothing to follow where hardly any point passes it."
-            ) from error
+        return sample_set(
+            self.domain, self._margin, n, generator, anchor=self.anchor, particles=particles
+        )
 
     @property
     def pool(self) -> SetSample:

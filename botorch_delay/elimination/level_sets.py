@@ -84,14 +84,12 @@ def sample_set(
 
     The margin maps ``k x d`` to ``k``, the larger the deeper inside or the nearer to the set;
     ``nan`` counts as minus infinity. It is called on up to ``particles`` points (at least 256) at
-    a time, about 6 + d times per halving of the volume, and up to 64 times more where a plateau
-    hides the way. The relative error of the volume is about
-    ``(-log2(volume) / particles) ** 0.5``, somewhat more above ten columns and where a plateau has
-    to be crossed. A piece that only few particles would be in may be missed.
+    a time. The relative error of the volume is about ``(-log2(volume) / particles) ** 0.5``,
+    somewhat more above ten columns. A piece that only few particles would be in may be missed.
 
-    The anchor, ``1 x d``, is a point of the set. If the particles never reach the set, which takes
-    a set below about 1e-30 of the box, or one that a plateau hides, the sample repeats the anchor;
-    volume and error are then an upper bound. :class:`EmptyDomainError` without an anchor.
+    If the particles never reach the set, which takes a set below about 1e-30 of the box, or one
+    that a plateau hides, the sample repeats the anchor, a point of the set (``1 x d``); volume and
+    error are then an upper bound. :class:`EmptyDomainError` without an anchor.
     """
     cube = _Cube(domain, margin, generator, -(-particles // _BATCHES))
     with torch.no_grad():
@@ -103,8 +101,9 @@ def sample_set(
             return descent.sample(n)
         if anchor is None:
             raise EmptyDomainError(
-                f"No point with a margin of at least 0 was found: {descent.summary()}. The set is "
-                "empty, or too small to be found."
+                "No point of the box was found that satisfies its constraints and feasible(X): "
+                "relax them, or narrow the bounds to where they hold. A yes-or-no test gives a "
+                "search nothing to follow where hardly any point passes it."
             )
         return SetSample(anchor.repeat(n, 1), descent.bound(), descent.bound())
 
@@ -197,14 +196,6 @@ class _Descent:
             if self._log_volume() < math.log(_SMALLEST):
                 break
         return False
-
-    def summary(self) -> str:
-        """How far it came, for an error."""
-        best = self._value.max().item()
-        return (
-            f"the largest margin of {self._tried} points at the last level, a share of "
-            f"{math.exp(self._log_volume()):.1e} of the domain, was {best:.3g}"
-        )
 
     def bound(self) -> float:
         """A share of the domain that the set is probably below."""

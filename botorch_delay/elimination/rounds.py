@@ -67,8 +67,8 @@ class RoundRecord:
     """What a closed round did.
 
     With a given kernel, and bounds from the round's own answers, that is enough to compute them
-    again. With ``evidence="all"`` they also use answers and attached results that ``trial_ids`` and
-    ``observed`` leave out; on a box with a learned kernel, at most 128 points that stand for all.
+    again. With ``evidence="all"`` they also use answers that ``trial_ids`` and ``observed`` leave
+    out; on a box with a learned kernel, at most 128 points that stand for all.
 
     Attributes:
         number: r, from 1.
@@ -127,9 +127,6 @@ class RoundRecord:
 class RoundRule:
     """Sizes and lengths of rounds, and by what their share of delta is divided.
 
-    ``RoundSequence.is_due`` decides when a round closes, ``RoundSequence.close`` from which answers
-    its bounds are made.
-
     With a wait, u_T(delta) of a delay law in steps, rounds have the lengths of Algorithm 1, and
     bounds use whatever has arrived. Without one, a round closes on arrival: when its first q_r
     design points are settled, and bounds use exactly those. With rho the fraction of asks that are
@@ -162,7 +159,7 @@ class RoundRule:
 
     @property
     def on_arrival(self) -> bool:
-        """Whether a round closes when its design points are settled, and uses exactly those."""
+        """Whether a round closes when its design points are settled."""
         return self.wait is None
 
     def delta_divisor(self, number: int) -> int:

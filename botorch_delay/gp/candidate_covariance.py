@@ -6,13 +6,11 @@ rank-one term,
     C <- C - w w',      w = C e_i / sqrt(C_ii + d);
 
 taking an answer out is the same update with d below 0 and the signs reversed. The rows w are
-collected in blocks, and a column of C is a column of the kernel matrix minus the share of the
-blocks. For few candidates C itself is stored, and full blocks are folded into it, so a change
-costs O(N) times the rows of one block however many changes went before. Folding m rows takes
-m N^2 multiplications, too many for one change, so it is spread out: each request for a column
-folds one stripe of C's rows. The stripe of the requested column goes first, so that results do not
-depend on how far folding has come. C is computed from the kernel the same way, stripe by stripe,
-when the first block is folded.
+collected in blocks. For few candidates C itself is stored, and full blocks are folded into it, so a
+change costs O(N) times the rows of one block however many went before. Folding would take too long
+for one change, so it is spread out: each request for a column folds one stripe of C's rows, that of
+the column first, so that results do not depend on how far folding has come. C is computed from the
+kernel the same way, when the first block is folded.
 """
 
 from __future__ import annotations
@@ -78,9 +76,9 @@ class CandidateCovariance:
     ) -> tuple[Tensor, Tensor] | None:
         """Add to the precision of a candidate's answers; below 0 to take answers out.
 
-        Returns the candidate's column before the change, ``N``, and the factor by which the
-        inverse of its variance grows; None, with nothing changed, if the relative rounding error of
-        that factor may exceed ``largest_error``.
+        The candidate's column before the change, ``N``, and the factor by which the inverse of its
+        variance grows. None, with nothing changed, if that factor's relative rounding error may
+        exceed ``largest_error``.
         """
         device = self.variance.device
         column = self.column(torch.full((1,), row, dtype=torch.long, device=device))

@@ -1,25 +1,23 @@
-"""The posterior at fixed candidates, updated answer by answer: O((N + m) m) for m answered points.
+"""The posterior at fixed candidates, updated answer by answer, in one of two forms.
 
-It is stored in one of two forms. If candidates are few, many of them have answers and no other
-points have, the covariance C of the candidates is stored, and an answer costs O(N): with p their
-precisions (inverse noise variances of the mean answers) and w = p times the mean answers, the mean
-is C w. An answer at candidate i changes p_i by dp and w_i by dw; with c = C e_i and g = 1 + dp c_i,
+If candidates are few, many of them have answers and no other points have, the covariance C of the
+candidates is stored, and an answer costs O(N): with p their precisions (inverse noise variances of
+the mean answers) and w = p times the mean answers, the mean is C w. An answer at candidate i
+changes p_i by dp and w_i by dw; with c = C e_i and g = 1 + dp c_i,
 
     mean <- mean + c (dw - dp mean_i) / g,      C <- C - (dp / g) c c'.
 
-Otherwise rows are stored, which is more accurate. For m distinct points X with answers of noise D,
-any square root L of K(X, X) + D (L L' = K + D) gives, with R = L^-1 and W = R K(X, candidates),
+Otherwise rows are stored, which is more accurate; an answer costs O((N + m) m) for m points X with
+answers of noise D. Any square root L L' = K(X, X) + D gives, with R = L^-1 and
+W = R K(X, candidates),
 
     variance = k(x, x) - column sums of W squared,      mean = W' R y.
 
-Every change acts on the common rows of R and W:
-
-* A new point appends a row, as in a Cholesky factorization.
+* A new point appends a row to R and W, as in a Cholesky factorization.
 * A changed noise d_i is a rank-one change: with r = R e_i and e = 1 / (1 + (d_i' - d_i) |r|^2),
   every row moves along r by a multiple of q = r' W, and variance += (d_i' - d_i) e q^2.
 * After a changed value the mean is computed anew from W.
-
-If a point is removed, or many change at once, everything is computed by one factorization.
+* If a point is removed, or many change at once, everything is computed by one factorization.
 """
 
 from __future__ import annotations
@@ -56,9 +54,7 @@ _Changes = Mapping[int, tuple[Answer | None, Answer | None]]
 class CandidatePosterior:
     """Zero-mean posterior of a Gaussian process at fixed candidates, ``N x d``.
 
-    With m distinct points rows take m N to 2 m N numbers, and half as many more while they grow:
-    8 to 16 GB for 1,000 points and 1,000,000 candidates in double, 24 GB while they grow. The rest
-    is vectors of N numbers and pieces of ``rows_per_chunk``.
+    Rows of m points take m N to 2 m N numbers, and half as many more while they grow.
 
     Args:
         covar_module: the kernel.
@@ -130,14 +126,9 @@ class CandidatePosterior:
         return list(self._answers)
 
     @property
-    def noise_var(self) -> Tensor:
+    def noise_var(self) -> list[float]:
         """Noise variances of their mean answers, ``m``."""
-        return sent([noise for _, _, noise in self._answers.values()], self._candidates)
-
-    @property
-    def least_noise(self) -> float:
-        """The smallest of them."""
-        return min(noise for _, _, noise in self._answers.values())
+        return [noise for _, _, noise in self._answers.values()]
 
     @property
     def explained(self) -> Tensor:

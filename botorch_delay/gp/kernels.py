@@ -8,7 +8,6 @@ library knows are evaluated from coordinate differences; all others by GPyTorch.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping
 from functools import reduce
@@ -75,15 +74,6 @@ def prior_variance(covar_module: Kernel, X: Tensor) -> Tensor:
     if kind is ScaleKernel and not covar_module.batch_shape:
         return covar_module.outputscale * prior_variance(covar_module.base_kernel, X)
     return covar_module(X, diag=True)
-
-
-def scaled(covar_module: Kernel, scale: float, like: Tensor) -> Kernel:
-    """The kernel of ``scale`` times a function: ``scale**2`` k."""
-    if scale == 1.0:
-        return covar_module
-    kernel = ScaleKernel(copy.deepcopy(covar_module)).to(like)
-    kernel.outputscale = scale**2
-    return kernel.requires_grad_(False)
 
 
 def check_kernel(covar_module: Any, like: Tensor) -> Kernel:

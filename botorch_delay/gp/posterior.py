@@ -134,17 +134,12 @@ class Moments:
 
 
 class Posterior:
-    """A Gaussian process conditioned on data; the factor is computed once, when it is needed.
+    """The posterior of ``offset + scale * g``, at points that ``inputs`` maps to those of g.
 
-    It is the posterior of ``offset + scale * g``, at points that ``inputs`` maps to the kernel's,
-    given data of g.
-
-    The factor ``L L' = K + D`` is computed in blocks of rows, each from those above it in a fixed
-    way. So leading blocks can be taken over from an earlier posterior ``before`` with the same
-    kernel, and the numbers are those of a factorization from scratch, to the last bit. Rows are
-    compared by their ``labels``, which are equal if points and noise are: no device is waited for.
-    If a block is not positive definite, the whole matrix is factorized with raised noise, and
-    nothing is taken over.
+    The factor ``L L' = K + D`` is computed when it is needed, in blocks of rows. Each follows from
+    those above it in a fixed way: leading blocks are taken over from an earlier posterior
+    ``before`` with the same kernel, and the numbers are those from scratch, to the last bit. Rows
+    are compared by their ``labels``, equal if points and noise are: no device is waited for.
     """
 
     def __init__(
@@ -183,8 +178,7 @@ class Posterior:
         """Mean answers, ``m``, drawn given those of ``known``, a posterior of some of the points.
 
         Matheron's rule (Wilson et al. 2020): with s mean answers drawn from the prior and e what
-        they say of the known ones, y, it is ``s + Cov(s, e) Var(e)^-1 (y - e)``. Labels of both
-        are pairs of a key and the noise variance. The generator is on the CPU.
+        they say of the known ones, y, it is ``s + Cov(s, e) Var(e)^-1 (y - e)``.
         """
         X, noise = self.data.X, self.data.noise_var
         drawn = sent(torch.randn(2, len(self), generator=generator, dtype=torch.double), X)
@@ -253,15 +247,12 @@ class Posterior:
 
     @torch.no_grad()
     def samples(self, X: Tensor, count: int, generator: torch.Generator) -> Tensor:
-        """Joint samples of the values at ``n x d`` points, without noise: ``count x n``.
-
-        Random numbers are drawn on the CPU, and multiplied by the symmetric root of the covariance,
-        which is unique.
-        """
+        """Joint samples of the values at ``n x d`` points, without noise: ``count x n``."""
         inputs = self._inputs(X)
         V = self.factor.solve(covariance(self._kernel, self.data.X, inputs))
         joint = self._scale**2 * (covariance(self._kernel, inputs, inputs) - V.mT @ V)
         values, vectors = torch.linalg.eigh(joint)
+        # The symmetric root, which is unique.
         root = vectors * values.clamp_min(0.0).sqrt() @ vectors.mT
         normal = torch.randn(count, len(X), generator=generator, dtype=torch.double)
         return self.mean(X) + normal.to(root) @ root
@@ -275,12 +266,10 @@ class Posterior:
             return self._scale**2 * torch.cat([self._variance(chunk)[2] for chunk in chunks])
 
     def at(self, X: Tensor, *, weights: bool = False) -> Moments:
-        """The posterior at ``n x d`` points, in bounded memory beyond the result.
+        """The posterior at ``n x d`` points, differentiable in ``X`` if it requires gradients.
 
-        The result has 6 n numbers, 48 MB for 1,000,000 points in double. There also are the factor,
-        and a few pieces of ``rows_per_chunk``, 32 MiB each on CUDA. It costs ``O(n m^2)``, twice as
-        much with ``weights``, which ``noise_norm`` and ``penalty`` need. Differentiable in ``X`` if
-        it requires gradients.
+        It costs ``O(n m^2)``, twice as much with ``weights``, which ``noise_norm`` and ``penalty``
+        need. Memory beyond the result and the factor is bounded (``rows_per_chunk``).
         """
         with torch.set_grad_enabled(torch.is_grad_enabled() and X.requires_grad):
             inputs = self._inputs(X)

@@ -140,20 +140,14 @@ class Surrogate:
         """The noise's standard deviation, in units of the values; 0 if :attr:`is_exact`."""
         return 0.0 if self.is_exact else self.noise_var**0.5 * self.scale
 
-    def inverse_noise_std(self, data: Data) -> float:
-        """The largest 1 / lambda of the answers, in units of the values; its own without any."""
-        ratio = data.spread_ratio**0.5 if len(data.y) else self.noise_var**-0.5
-        return ratio / self.scale
-
     def data(self, answers: Answers) -> Data:
         """Answers in units of g; unknown noise is the surrogate's own.
 
         With a learned kernel and very many points, a representative subset.
         """
-        data = self._averaged(answers)
-        if not self._are_too_many(data):
+        data, means = self._averaged(answers)
+        if means is None:
             return data
-        means = means_of_all(self.covar_module, data)
         return data.at(representative(data.X / self.covar_module.lengthscale, means))
 
     def means_of_many(self, answers: Answers) -> Tensor | None:
@@ -161,19 +155,19 @@ class Surrogate:
 
         None if :meth:`data` keeps all points.
         """
-        data = self._averaged(answers)
-        if not self._are_too_many(data):
+        _, means = self._averaged(answers)
+        if means is None:
             return None
         _, row = torch.unique(answers.group, return_inverse=True)
-        return means_of_all(self.covar_module, data).cpu()[row]
+        return means.cpu()[row]
 
-    def _are_too_many(self, data: Data) -> bool:
-        return self.learned and len(data) > MOST_POINTS
-
-    def _averaged(self, answers: Answers) -> Data:
+    def _averaged(self, answers: Answers) -> tuple[Data, Tensor | None]:
+        """The answers, and the posterior mean at each of their points if these are very many."""
         y, known = self.in_own_units(answers.y, answers.noise_var)
         noise = torch.where(known.isnan(), self.noise_var, known)
-        return Data.averaged(answers.X, y, noise, answers.group).to(self.like, self.inputs)
+        data = Data.averaged(answers.X, y, noise, answers.group).to(self.like, self.inputs)
+        many = self.learned and len(data) > MOST_POINTS
+        return data, means_of_all(self.covar_module, data) if many else None
 
     def in_own_units(self, y: Tensor, noise_var: Tensor) -> tuple[Tensor, Tensor]:
         """Answers and their noise variances in units of g, ``m`` each; NaN noise stays NaN."""
@@ -201,12 +195,6 @@ class Surrogate:
                 noise *= self.warping.slope(torch.tensor(value, dtype=torch.double)).item() ** 2
             value = self.warped(value)
         return (value - self.offset) / self.scale, noise
-
-    def in_values(self, data: Data) -> Data:
-        """Data in units of g, scaled to those of the values, with the offset left out."""
-        if self.scale == 1.0:
-            return data
-        return replace(data, y=self.scale * data.y, noise_var=self.scale**2 * data.noise_var)
 
     def posterior(self, data: Data) -> Posterior:
         """Posterior of the values at any points of the domain, from data in units of g."""

@@ -212,7 +212,7 @@ class ReadableRun(Run, ABC):
         data, judged = self._judged("bound what can be gained")
         if not judged.surrogate.scaled:
             return torch.inf
-        _, candidates = self._open_points().candidates(sent(data.X, self._domain.like))
+        candidates = self._open_points().candidates(sent(data.X, self._domain.like))
         posterior, half = judged.intervals(candidates)
         ends = torch.stack([(posterior.mean + half).max(), (posterior.mean - half).max()])
         upper, lower = judged.surrogate.warping.inverse(ends).tolist()
@@ -233,7 +233,7 @@ class ReadableRun(Run, ABC):
         surrogate, confidence, delta = self._judgement()
         if surrogate.learned:
             answers, judged = self._judged("judge a recommendation by")
-            candidates = self._open_points().candidates(sent(answers.X, self._domain.like))[1]
+            candidates = self._open_points().candidates(sent(answers.X, self._domain.like))
             counts = len(self._ledger), self._ledger.answer_count
             told = judged.surrogate, judged.data
             return plausible(*told, candidates, self.recommend().x, delta, counts)

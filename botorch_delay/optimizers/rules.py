@@ -216,7 +216,8 @@ class ThompsonSampling(Rule):
         # Noise by place, so that the order in which points were entered does not matter.
         noise = sent(torch.randn(len(path), generator=generator, dtype=path.dtype), path)
         rows = sent_rows(places, path)
-        residual = path[rows] + posterior.noise_var.sqrt() * noise[rows]
+        residual = path[rows] + sent(posterior.noise_var, path).sqrt() * noise[rows]
+
         centred = path[:count] - posterior.correction(residual)
         return model.mean + math.sqrt(self.beta) * centred
 
