@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, cast
 
@@ -154,7 +154,8 @@ class DelayedGP(SingleTaskGP):
     def _cache(self) -> dict[str, Any]:
         """What is known, dropped when a hyperparameter has changed.
 
-        "observed" has L and L^-1 (y - m) of the answers, "fantasy" the fantasy model.
+        "observed" has L and L^-1 (y - m) of the answers, "fantasy" the fantasy model, and "pending"
+        what :meth:`_given_answers` found for the first pending points, or all of them.
         """
         values, cache = self.__dict__["_stored"]
         # One tensor, so that a device is waited for once.
@@ -199,14 +200,14 @@ class DelayedGP(SingleTaskGP):
             factor, white = self._observed()
             P = self.transform_inputs(self._X_pending)
             with torch.no_grad():
-                rows, schur = self._given_answers(P, factor)
+                rows, schur = self._given_answers(self._X_pending, factor, cache)
                 corner, _ = factorize(schur, self._pending_noise())
                 mean = self.mean_module(P) + rows @ white
             fantasy = self._with_more(self._X_pending, mean, self._X_pending[:0])
             # The answers are the mean itself: what they add is 0.
             white = torch.cat([white, white.new_zeros(len(mean))])
             fantasy._cache["observed"] = (factor.extended(rows, corner), white)
-            cache["fantasy"] = fantasy
+            cache.update(pending=(rows, schur), fantasy=fantasy)
         return cast("DelayedGP", cache["fantasy"])
 
     def fantasy_posterior(
@@ -221,15 +222,15 @@ class DelayedGP(SingleTaskGP):
         self.eval()
         together = torch.cat([self._X_pending, X])
         model = self._with_more(X[:0], self.train_targets[:0], together)
-        if "observed" in self._cache:
-            model._cache["observed"] = self._cache["observed"]
+        model._cache.update({name: v for name, v in self._cache.items() if name != "fantasy"})
         return model
 
     def with_answer(self, x: Tensor, y: float | Tensor) -> DelayedGP:
         """A new model with one more answer, and ``x`` no longer pending.
 
-        The factor grows by one row: ``O(n^2)`` for n answers. Transforms keep the statistics that
-        they have learned. ``x`` is ``d`` or ``1 x d``, and ``y`` one value in raw units.
+        The factor grows by one row: ``O(n^2)`` for n answers, ``O(n p)`` for one of p pending
+        points after a fantasy posterior. Transforms keep the statistics that they have learned.
+        ``x`` is ``d`` or ``1 x d``, and ``y`` one value in raw units.
         """
         x = self._check_points(_as_rows(x), "x")
         if len(x) != 1:
@@ -240,11 +241,12 @@ class DelayedGP(SingleTaskGP):
         target = sent([[value]], self.train_targets)
         if hasattr(self, "outcome_transform"):
             target, _ = self.outcome_transform(target, X=self.transform_inputs(x))
-        kept = (self._X_pending != x).any(dim=-1)
-        kept[(~kept).nonzero().flatten()[1:]] = True  # a point may be pending more than once
-        model = self._with_more(x, target.reshape(1), self._X_pending[kept])
+        matches = (self._X_pending == x).all(dim=-1).nonzero()
+        place = int(matches[0]) if len(matches) else len(self._X_pending)
+        pending = torch.cat([self._X_pending[:place], self._X_pending[place + 1 :]])
+        model = self._with_more(x, target.reshape(1), pending)
         if "observed" in self._cache:
-            self._extend(model, self.transform_inputs(x))
+            self._extend(model, x, place)
         return model
 
     def _apply_noise(
@@ -283,22 +285,52 @@ class DelayedGP(SingleTaskGP):
         return super()._apply(fn)
 
     @torch.no_grad()
-    def _extend(self, model: DelayedGP, x: Tensor) -> None:
-        """Give ``model``, which has one more answer at ``x`` (an input, ``1 x d``), its factor."""
-        factor, white = self._cache["observed"]
-        row, square = self._given_answers(x, factor)
-        square = square + self._pending_noise()
+    def _extend(self, model: DelayedGP, x: Tensor, place: int) -> None:
+        """Give ``model``, which has one more answer at ``x`` (``1 x d``), its cache.
+
+        ``place`` is that of x among the pending points; their number where it is none of them.
+        """
+        cache = self._cache
+        factor, white = cache["observed"]
+        rows, schur = self._known_pending(cache)
+        if place >= len(schur):
+            place = len(schur)
+            P = torch.cat([self._X_pending[:place], x])
+            rows, schur = self._given_answers(P, factor, cache)
+        row, square = rows[place], schur[place, place] + self._pending_noise()
         if square.item() <= 0.0:  # lost to rounding: let the new model factorize, with a warning
             return
         pivot = square.sqrt()
-        missed = model.train_targets[-1:] - self.mean_module(x) - row @ white
-        white = torch.cat([white, missed / pivot.squeeze(0)])
-        model._cache["observed"] = (factor.extended(row, pivot), white)
+        residual = model.train_targets[-1:] - self.mean_module(self.transform_inputs(x))
+        white = torch.cat([white, (residual - row @ white) / pivot])
+        others = [i for i in range(len(schur)) if i != place]
+        beside = schur[others, place] / pivot
+        rows = torch.cat([rows[others], beside.unsqueeze(1)], dim=1)
+        model._cache.update(
+            observed=(factor.extended(row.unsqueeze(0), pivot.unsqueeze(0)), white),
+            pending=(rows, schur[others][:, others] - beside.outer(beside)),
+        )
 
-    def _given_answers(self, P: Tensor, factor: Factor) -> tuple[Tensor, Tensor]:
-        """``K(P, train) L'^-1``, ``p x n``, and the posterior covariance of P, ``p x p``."""
-        rows = self._whitened_cross(factor, P).mT
-        return rows, covariance(self.covar_module, P, P) - rows @ rows.mT
+    def _known_pending(self, cache: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+        """What :meth:`_given_answers` found before, for as many of the first pending points."""
+        empty = self.train_targets.new_empty
+        return cache.get("pending") or (empty(0, len(self.train_targets)), empty(0, 0))
+
+    def _given_answers(
+        self, P: Tensor, factor: Factor, cache: Mapping[str, Any]
+    ) -> tuple[Tensor, Tensor]:
+        """``K(P, train) L'^-1``, ``p x n``, and the covariance of P given the answers, ``p x p``.
+
+        P, ``p x d``, are raw points; the pending ones that are known already come first.
+        """
+        rows, schur = self._known_pending(cache)
+        known, points = len(schur), self.transform_inputs(P)
+        if known < len(P):
+            new = self._whitened_cross(factor, points[known:]).mT
+            rows = torch.cat([rows, new])
+            below = covariance(self.covar_module, points[known:], points) - new @ rows.mT
+            schur = torch.cat([torch.cat([schur, below[:, :known].mT], dim=1), below])
+        return rows, schur
 
     def _observed(self) -> tuple[Factor, Tensor]:
         """``L`` and ``L^-1 (y - m)`` of the answers."""

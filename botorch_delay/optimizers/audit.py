@@ -193,9 +193,9 @@ class Audit(TrialObserver):
                 "the whole set), plus W, what asks cost while a round waits or a point is asked "
                 f"again ({terms.waits_cost:.6g} so far), plus E, what rounds on the active set "
                 f"come to beyond the plan ({terms.excess:.6g} so far). Any asks cost at most "
-                f"{terms.trivial:.6g}: a factor of {terms.trivial / terms.plan:.3g} or more says nothing. "
-                "certificate needs none of B, W and E, and holds whatever delays, failures and "
-                "missing answers depend on"
+                f"{terms.trivial:.6g}: a factor of {terms.trivial / terms.plan:.3g} or more says "
+                "nothing. certificate needs none of B, W and E, and holds whatever delays, "
+                "failures and missing answers depend on"
             )
         elif self._constants is not None and self._rounds.round_rule.on_arrival:
             waits, cost = self._waits()
