@@ -230,18 +230,18 @@ class SubExponentialDelay(DelayLaw):
         return self.mean + psi
 
 
-def check_delays(delays: Tensor, n: int) -> Tensor:
+def check_delays(delays: Tensor, n: int, name: str = "delays") -> Tensor:
     """``delays`` as an int64 tensor ``n``; InputError unless all are whole and at least 0."""
     if not isinstance(delays, Tensor) or delays.is_complex():
         kind = delays.dtype if isinstance(delays, Tensor) else type(delays).__name__
-        raise InputTypeError(f"delays must be a tensor of real numbers, got {kind}.")
+        raise InputTypeError(f"{name} must be a tensor of real numbers, got {kind}.")
     if delays.shape != (n,):
-        raise InputError(f"delays must have shape {n}, one per step, got {tuple(delays.shape)}.")
+        raise InputError(f"{name} must have shape {n}, one per step, got {tuple(delays.shape)}.")
     whole = torch.isfinite(delays) & (delays >= 0) & (delays == delays.long())
     if not whole.all():
         step = int(whole.int().argmin())
         raise InputError(
-            "delays must be whole numbers of steps of at least 0; "
+            f"{name} must be whole numbers of steps of at least 0; "
             f"number {step + 1} is {delays[step].item()}."
         )
     return delays.long()

@@ -7,7 +7,7 @@ import numbers
 import operator
 import reprlib
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
@@ -32,6 +32,7 @@ REQUIREMENTS = {
     "smac": "smac>=2.4",
     "vizier": "google-vizier[jax]==0.1.24",
 }
+
 
 FAILED = "Call mark_failed(trial) if an evaluation gave no usable value."
 
@@ -83,13 +84,6 @@ def real(value: Any, name: str) -> float:
     return number
 
 
-def listed(value: Any, name: str, what: str) -> list[Any]:
-    """``value`` as a list; strings, and what has no entries, are refused."""
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        raise InputTypeError(f"{name} must be a list of {what}, got {type(value).__name__}.")
-    return list(value)
-
-
 def flag(value: Any, name: str) -> bool:
     """``value`` as True or False."""
     if not isinstance(value, bool):
@@ -135,7 +129,10 @@ def matrix(value: Any, name: str, *, empty: bool = False) -> Tensor:
     _check_rows(value, name)
     if value.shape[0] == 0 and not empty:
         raise InputError(f"{name} must hold at least one point, got none.")
-    return _finite(value.detach(), name)
+    if not torch.isfinite(value).all():
+        row = int((~torch.isfinite(value)).any(dim=1).nonzero()[0])
+        raise InputError(f"{name} must be finite; row {row} is {value[row].tolist()}.")
+    return value.detach()
 
 
 def largest_value(like: Tensor) -> float:
@@ -155,17 +152,17 @@ def noise_variance(value: Any, name: str, like: Tensor) -> float:
     return number
 
 
-def answer(value: Any, like: Tensor, *, hint: str = FAILED) -> float:
+def answer(value: Any, like: Tensor, name: str = "y", *, hint: str = FAILED) -> float:
     """``value`` as a finite float that can be computed with in the dtype of ``like``."""
     try:
-        number = real(value, "y")
+        number = real(value, name)
     except InputError as error:
         if isinstance(error, InputTypeError):
             hint = f"Pass one number, such as float(value). {hint}"
         raise type(error)(f"{error} {hint}".rstrip()) from None
     if abs(number) > largest_value(like):
         raise InputError(
-            f"y must be at most {largest_value(like):.0e} in size for {like.dtype}, got "
+            f"{name} must be at most {largest_value(like):.0e} in size for {like.dtype}, got "
             f"{number}; rescale the values."
         )
     return number + 0.0  # no negative zero, which SQLite does not keep
@@ -178,7 +175,11 @@ def column(value: Any, name: str, like: Tensor) -> Tensor:
     n = like.shape[0]
     if value.shape not in ((n,), (n, 1)):
         raise InputError(f"{name} must have shape {n} or {n} x 1, got {tuple(value.shape)}.")
-    return _finite(value.detach().reshape(n), name)
+    value = value.detach().reshape(n)
+    if not torch.isfinite(value).all():
+        row = int((~torch.isfinite(value)).nonzero()[0])
+        raise InputError(f"{name} must be finite; row {row} is {value[row].item()}.")
+    return value
 
 
 def matches(value: Tensor, name: str, like: Tensor) -> None:
@@ -195,14 +196,6 @@ def rows(value: Any, name: str, like: Tensor) -> None:
     _check_tensor(value, name)
     _check_rows(value, name)
     matches(value, name, like)
-
-
-def _finite(value: Tensor, name: str) -> Tensor:
-    odd = ~torch.isfinite(value)
-    if odd.any():
-        row = int(odd.nonzero()[0, 0])
-        raise InputError(f"{name} must be finite; row {row} is {value[row].tolist()}.")
-    return value
 
 
 def _check_rows(value: Tensor, name: str) -> None:

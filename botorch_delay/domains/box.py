@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -87,9 +87,12 @@ class BoxDomain(Domain):
         named = [(dim, tuple(values)) for dim, values in sorted(self.cat_dims.items())]
         self.encoding = Encoding(self.log_dims, named, bounds)
         self._logs = Encoding(self.log_dims)
-        given: Sequence[Any] = () if constraints is None else constraints
-        given = validation.listed(given, "constraints", "(indices, coefficients, rhs)")
-        self.constraints = [self._check_constraint(constraint) for constraint in given]
+        if not isinstance(constraints, Iterable | None):
+            raise InputTypeError(
+                f"constraints must be a list of (indices, coefficients, rhs), got "
+                f"{type(constraints).__name__}."
+            )
+        self.constraints = [self._check_constraint(c) for c in constraints or ()]
         if feasible is not None and not callable(feasible):
             raise InputTypeError(
                 f"feasible must be a function of points, got {type(feasible).__name__}."
@@ -108,7 +111,10 @@ class BoxDomain(Domain):
         checked = {}
         for dim, listed in lists.items():
             dim = validation.whole(dim, f"each column of {name}", 0, self.dim - 1)
-            listed = validation.listed(listed, f"{name}[{dim}]", "numbers")
+            if isinstance(listed, str) or not isinstance(listed, Iterable):
+                raise InputTypeError(
+                    f"{name}[{dim}] must be a list of numbers, got {type(listed).__name__}."
+                )
             numbers = [validation.real(v, f"each value in {name}[{dim}]") for v in listed]
             # In the precision of the bounds, which they are compared with.
             values = self.bounds.new_tensor(numbers).unique()
@@ -187,7 +193,9 @@ class BoxDomain(Domain):
             ) from error
         is_tensor = isinstance(passes, Tensor)
         if not is_tensor or passes.shape != X.shape[:1] or passes.dtype != torch.bool:
-            got = f"{tuple(passes.shape)} of {passes.dtype}" if is_tensor else type(passes).__name__
+            got = type(passes).__name__
+            if is_tensor:
+                got = f"{tuple(passes.shape)} of {passes.dtype}"
             raise InputTypeError(
                 f"feasible must give a bool tensor with one entry per point, {len(X)}; got {got}. "
                 "Of a margin, return margin >= 0."

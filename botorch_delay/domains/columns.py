@@ -64,12 +64,15 @@ class Columns:
 
     def table(self, X: Tensor) -> list[dict[str, Any]]:
         """The same for each point, ``n x d``."""
-        numbers = dict(zip(self.varying, X.T.tolist(), strict=True))
-        values = []
+        own = dict(zip(self.varying, X.T.tolist(), strict=True))
+        values = {}
         for name, p in self.parameters.items():
-            own = numbers[name] if name in numbers else (p.column or []) * len(X)
-            values.append([p.decode(number) for number in own])
-        return [dict(zip(self.parameters, row, strict=True)) for row in zip(*values, strict=True)]
+            if name in own:
+                values[name] = [p.decode(number) for number in own[name]]
+            else:
+                assert p.column is not None
+                values[name] = [p.decode(p.column[0])] * len(X)
+        return [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
 
     def words(self, params: Mapping[str, Any]) -> str:
         """Values of all parameters as text: ``heat = 25 °C, dose = 0.1``."""
@@ -87,16 +90,18 @@ class Columns:
                 f"params must map each of {list(self.parameters)} to its value, got "
                 f"{type(params).__name__}."
             )
-        if params.keys() != self.parameters.keys():
-            missing = [name for name in self.parameters if name not in params]
-            unknown = [name for name in params if name not in self.parameters]
+        missing = [name for name in self.parameters if name not in params]
+        unknown = [name for name in params if name not in self.parameters]
+        if missing or unknown:
             both = {"missing": missing, "unknown": unknown}
             what = ", ".join(f"{names} {word}" for word, names in both.items() if names)
             raise InputError(
                 f"Each of {list(self.parameters)} needs a value and nothing else does: {what}."
             )
-        parameters = self.parameters.items()
-        found = {name: p.encode(params[name], name, outside=outside) for name, p in parameters}
+        found = {
+            name: p.encode(params[name], name, outside=outside)
+            for name, p in self.parameters.items()
+        }
         return [found[name] for name in self.varying]
 
     def rounded(self, X: Tensor) -> Tensor:
@@ -120,12 +125,6 @@ class ParamsTest:
     # A class, so that copies and other processes can have it.
     columns: Columns
     feasible: Callable[[dict[str, Any]], bool]
-
-    def __post_init__(self) -> None:
-        if not callable(self.feasible):
-            raise InputTypeError(
-                f"feasible must be a function of parameters, got {type(self.feasible).__name__}."
-            )
 
     def __call__(self, X: Tensor) -> Tensor:
         said = [self.feasible(params) for params in self.columns.table(X)]

@@ -5,9 +5,11 @@ Dtype and device of everything come from the domain's tensors.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -212,16 +214,25 @@ class Domain(ABC):
             return "" if low <= value <= high else f"{said} is not in {low:g} to {high:g}"
         if value in (numbers := allowed.tolist()):
             return ""
+        nearest = min(numbers, key=lambda number: abs(number - value))
         words = [text_of(parameter.decode(number)) for number in numbers]
-        nearest = words[int((allowed - value).abs().argmin())]
+        nearest_word = words[numbers.index(nearest)]
         if len(words) > MAX_LISTED:
             words = [*words[:3], "...", words[-1]]
-        return f"{said} is none of {', '.join(words)}; the nearest is {nearest}"
+        return f"{said} is none of {', '.join(words)}; the nearest is {nearest_word}"
 
     def describe(self) -> dict[str, Any]:
         """What defines it beside its tensor, JSON-ready."""
         plain = {"names": list(self.names), "log_dims": list(self.log_dims)}
         return plain | ({"space": self.columns.describe()} if self.columns.named else {})
+
+    def fingerprint(self) -> str:
+        """A digest of all that defines it."""
+        like = self.like.cpu()
+        head = [type(self).__name__, str(like.dtype), list(like.shape), self.describe()]
+        return hashlib.sha256(
+            json.dumps(head, default=repr).encode() + like.numpy().tobytes()
+        ).hexdigest()
 
     def check_logarithms(self, X: Tensor, name: str) -> None:
         """Refuse points (``n x d``) that are not above 0 in a column of ``log_dims``."""
@@ -247,7 +258,10 @@ class Domain(ABC):
                 )
 
     def _check_columns(self, columns: Any, name: str) -> tuple[int, ...]:
-        columns = validation.listed(columns, name, "columns, such as [0]")
+        if isinstance(columns, str) or not isinstance(columns, Iterable):
+            raise InputTypeError(
+                f"{name} must be a list of columns, such as [0], got {type(columns).__name__}."
+            )
         each, last = f"each of {name}", self.dim - 1
         return tuple(sorted({validation.whole(dim, each, 0, last) for dim in columns}))
 
@@ -276,7 +290,9 @@ class PointKeys:
 def _check_names(names: Sequence[str] | None, dim: int) -> tuple[str, ...]:
     if names is None:
         return tuple(f"x{i}" for i in range(dim))
-    names = tuple(validation.listed(names, "names", "strings"))
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise InputTypeError(f"names must be a list of strings, got {type(names).__name__}.")
+    names = tuple(names)
     if len(names) != dim or len(set(names)) != dim:
         raise InputError(f"names must be {dim} distinct strings, got {list(names)}.")
     if not all(isinstance(name, str) and name.strip() for name in names):

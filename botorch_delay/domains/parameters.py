@@ -305,11 +305,14 @@ class Choice(Parameter):
     unit: str | None = None
 
     def __post_init__(self) -> None:
-        listed = validation.listed(self.values, "values", "what there is to choose from")
+        if isinstance(self.values, str) or not isinstance(self.values, Iterable):
+            raise InputTypeError(
+                f"values must be a list of what there is to choose from, got {self.values!r}."
+            )
         validation.flag(self.ordered, "ordered")
         validation.flag(self.log, "log")
         _check_unit(self.unit)
-        values = [v.item() if isinstance(v, np.generic) else v for v in listed]
+        values = [v.item() if isinstance(v, np.generic) else v for v in self.values]
         if any(isinstance(value, float) and math.isnan(value) for value in values):
             raise InputError(f"values must be no NaN, got {values}.")
         plain = bool(values) and all(map(_is_number, values))

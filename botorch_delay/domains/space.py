@@ -108,7 +108,11 @@ class Space:
 
     @classmethod
     def arms(
-        cls, table: Any, parameters: Mapping[str, Parameter] | None = None, /, **named: Parameter
+        cls,
+        table: Any,
+        parameters: Mapping[str, Parameter] | None = None,
+        /,
+        **named: Parameter,
     ) -> Space:
         """The finite set of the rows of a table.
 
@@ -187,6 +191,10 @@ def _box(
     if not varying:
         raise InputError(
             "There is nothing to search: at least one parameter must have two values or more."
+        )
+    if feasible is not None and not callable(feasible):
+        raise InputTypeError(
+            f"feasible must be a function of parameters, got {type(feasible).__name__}."
         )
     ends: list[tuple[float, float]] = []
     discrete: dict[int, list[float]] = {}

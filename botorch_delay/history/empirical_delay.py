@@ -14,13 +14,16 @@ it: fewer than T delays do not tell where the last share delta / (2 T) begins.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.exceptions import InputError, NoAnswerError, NotSupportedError
+from botorch_delay.delays import check_delays
+from botorch_delay.exceptions import InputError, InputTypeError, NoAnswerError, NotSupportedError
 from botorch_delay.history.trials import Trial, TrialState
 
 # Products of shares are a few roundings away from the share that they stand for.
@@ -49,17 +52,18 @@ class EmpiricalDelay:
         4.4
     """
 
-    def __init__(self, delays: Sequence[int], ages: Sequence[int] = ()) -> None:
+    def __init__(self, delays: Sequence[int] | Tensor, ages: Sequence[int] | Tensor = ()) -> None:
         from scipy.stats import CensoredData, ecdf  # not above: slow to import
 
-        if not delays:
+        known, least = _whole(delays, "delays"), _whole(ages, "ages")
+        if not len(known):
             raise NoAnswerError("There is no answer yet to estimate delays from.")
-        self.answers, self.out = len(delays), len(ages)
+        self.answers, self.out = len(known), len(least)
         # A delay of at least a is one above a - 1, which is what right-censored means.
-        censored = CensoredData(uncensored=delays, right=[age - 1 for age in ages if age > 0])
+        censored = CensoredData(uncensored=known, right=least[least > 0] - 1)
         self._estimate = ecdf(censored).sf  # P(tau > u)
-        self.limit = max([*delays, *ages])
-        self.mean = float(self._estimate.evaluate(np.arange(self.limit)).sum())
+        self.limit = int(max(known.max(), least.max(initial=0)))
+        self.mean = float(self.survival(np.arange(self.limit)).sum())
 
     @classmethod
     def from_trials(cls, trials: Iterable[Trial], *, ended: bool = False) -> EmpiricalDelay:
@@ -83,16 +87,16 @@ class EmpiricalDelay:
             (delays if answered else ages).append(step - 1 - trial.id)
         return cls(delays, ages)
 
-    def survival(self, steps: float, age: int = 0) -> float:
+    def survival(self, steps: Any, age: int = 0) -> Any:
         """``P(tau > u)``; for a trial that has been out for ``age`` asks, given that.
 
         Args:
-            steps: u, from the ask of the trial on.
+            steps: u, one number or an array of them; from the ask of the trial on.
             age: in steps; P(tau > u | tau >= age).
 
         Returns:
-            Beyond ``limit`` an upper bound: what is left there is known to be longer than the limit
-            only.
+            A float, or an array of the shape of ``steps``. Beyond ``limit`` an upper bound: what is
+            left there is known to be longer than the limit only.
 
         Raises:
             InputError: if every delay that is known is shorter than ``age``.
@@ -103,7 +107,9 @@ class EmpiricalDelay:
             raise InputError(
                 f"An age of {age} steps is beyond the longest delay known, {self.limit}."
             )
-        return 1.0 if steps < age else float(self._estimate.evaluate(steps) / left)
+        u = np.asarray(steps, dtype=float)
+        values = np.where(u < age, 1.0, self._estimate.evaluate(u) / left)
+        return float(values) if values.ndim == 0 else values
 
     def quantile(self, p: float, age: int = 0) -> float:
         """The smallest whole ``u`` with ``P(tau <= u | tau >= age) >= p``, in steps.
@@ -118,10 +124,10 @@ class EmpiricalDelay:
             InputError: if ``p`` or ``age`` is out of range.
         """
         p = validation.probability(p, "p")
-        age = validation.whole(age, "age", 0)
-        known = [u for u in self._estimate.quantiles if u >= age]
-        place = bisect_left(known, p - _ROUNDING, key=lambda u: 1.0 - self.survival(u, age))
-        if place == len(known):
+        steps = self._estimate.quantiles
+        steps = steps[steps >= validation.whole(age, "age", 0)]
+        reached = np.flatnonzero(1.0 - self.survival(steps, age) >= p - _ROUNDING)
+        if not len(reached):
             highest = 1.0 - self.survival(self.limit, age)
             given = f" of a trial that has been out for {age} asks" if age else ""
             raise NotSupportedError(
@@ -129,7 +135,18 @@ class EmpiricalDelay:
                 f"answers, with {self.out} trials still out, the estimate ends at {highest:.3g}, "
                 f"after {self.limit} steps. Ask for a smaller p, or wait for more answers."
             )
-        return float(known[place])
+        return float(steps[reached[0]])
 
     def __repr__(self) -> str:
         return f"EmpiricalDelay({self.answers} answers, {self.out} out)"
+
+
+def _whole(values: Any, name: str) -> np.ndarray:
+    try:
+        is_tensor = isinstance(values, Tensor)
+        given = values if is_tensor else torch.tensor(list(values), dtype=torch.double)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputTypeError(
+            f"{name} must be a list, an array or a tensor of whole numbers, got {values!r}."
+        ) from error
+    return check_delays(given, given.numel(), name).cpu().numpy()

@@ -30,10 +30,11 @@ and a ``width`` where :class:`~botorch_delay.optimizers.pending.Censor` adds up 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
+
+import torch
 
 from botorch_delay import validation
 from botorch_delay.domains.domain import Domain
@@ -59,7 +60,9 @@ class Event:
 
     def record(self) -> dict[str, Any]:
         """The event as plain values, JSON-ready."""
-        return {name: getattr(self, name) for name in COLUMNS} | {"data": dict(self.data)}
+        kind, time, trial, value = self.kind, self.time, self.trial, self.value
+        data = dict(self.data)
+        return {"kind": kind, "time": time, "trial": trial, "value": value, "data": data}
 
     def row(self) -> tuple[str, float, int | None, float | None, str]:
         """The event as a row of a table, its data as JSON."""
@@ -91,37 +94,33 @@ class Event:
         return cls(kind, time, trial, value, data)
 
 
-COLUMNS = tuple(part.name for part in fields(Event))
-
-
 def read_events(records: Sequence[Any], domain: Domain) -> list[Event]:
     """Events from plain values; StorageError if one is malformed or has another point."""
     events = [Event.read(record) for record in records]
     placed = [event for event in events if event.kind in ("asked", "attached", "reserved")]
     if not placed:
         return events
-    with reading("A stored point is malformed"):
+    try:
         points = [[validation.real(number, "x") for number in event.data["x"]] for event in placed]
         X = domain.like.new_tensor(points)
         if X.shape != (len(placed), domain.dim):
             raise ValueError(f"points have {domain.dim} columns")
-        named = [event.data["point"] for event in placed]
-        rows = [-1 if row is None else validation.whole(row, "point", 0) for row in named]
-        asked = [event.kind != "attached" for event in placed]
-        if domain.find(X).tolist() != rows or not bool(domain.contains(X[asked]).all()):
+        given = [event.data["point"] for event in placed]
+        if domain.count is None and any(row is not None for row in given):
+            raise ValueError("points of a box have no row")
+        last = (domain.count or 0) - 1
+        rows = torch.tensor(
+            [-1 if n is None else validation.whole(n, "point", 0, last) for n in given]
+        )
+        is_row, asked = rows >= 0, torch.tensor([event.kind != "attached" for event in placed])
+        fits = torch.equal(X[is_row], domain.like[rows[is_row]])
+        fits = fits and bool((domain.find(X[~is_row]) < 0).all())
+        fits = fits and bool(domain.contains(X[asked & ~is_row]).all())
+        if not fits:
             raise ValueError("x is not the point of the domain that is named")
+    except (LookupError, TypeError, ValueError, RuntimeError) as error:
+        raise StorageError(f"A stored point is malformed: {truncated(error)}.") from error
     return events
-
-
-@contextmanager
-def reading(failed: str) -> Iterator[None]:
-    """Whatever forged values lead to as a StorageError that says what failed."""
-    try:
-        yield
-    except StorageError:
-        raise
-    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        raise StorageError(f"{failed}: {truncated(error)}") from error
 
 
 def brief(value: Any) -> str:

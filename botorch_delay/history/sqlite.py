@@ -25,7 +25,7 @@ from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.exceptions import InputTypeError, StorageError
-from botorch_delay.history.events import COLUMNS, brief, truncated
+from botorch_delay.history.events import brief, truncated
 from botorch_delay.history.states import FORMAT, check_format, check_state, difference
 from botorch_delay.history.trials import Ledger
 
@@ -70,6 +70,7 @@ _SCHEMA = {
 _edited: set[tuple[int, Path]] = set()
 _in_use: set[Path] = set()  # by runs of this process
 _DTYPES = {"float64": torch.float64, "float32": torch.float32}
+_COLUMNS = ("kind", "time", "trial", "value", "data")
 
 
 @contextmanager
@@ -133,11 +134,15 @@ def save(
     """Write a header and the events of a ledger in one transaction; see ``Optimizer.save``."""
     file = _as_path(path)
     validation.flag(overwrite, "overwrite")
-    _check_not_edited(file)
+    if _edit_of(file) in _edited:
+        raise StorageError(
+            f"{file} is being edited by this program, and what the block does is saved when it "
+            "ends: leave out this save."
+        )
     if not file.parent.is_dir():
         raise StorageError(f"Cannot write {file}: the folder {file.parent} does not exist.")
     free = nullcontext() if file.resolve() in _in_use else _not_in_use(file)
-    with free, _transaction(file, "write", "rwc") as db, _errors(file, "write"):
+    with free, _transaction(file, "write", create=True) as db, _errors(file, "write"):
         _write(db, file, header, ledger, overwrite)
 
 
@@ -151,7 +156,8 @@ def editing(
     committed at the end of the block unless that raises.
     """
     file = _existing(path)
-    edit = _check_not_edited(file)
+    if (edit := _edit_of(file)) in _edited:
+        raise StorageError(f"{file} is being edited by this program already: one block will do.")
     with _not_in_use(file), _transaction(file, "write") as db:
         with _errors(file, "write"):
             state = _read(db, file)
@@ -167,15 +173,8 @@ def editing(
             _edited.discard(edit)
 
 
-def _check_not_edited(file: Path) -> tuple[int, Path]:
-    """This thread and a file; StorageError if it edits the file already."""
-    edit = threading.get_ident(), file.resolve()
-    if edit in _edited:
-        raise StorageError(
-            f"{file} is being edited by this program already, and what the block does is saved "
-            "when it ends: leave out this save, or the inner block."
-        )
-    return edit
+def _edit_of(file: Path) -> tuple[int, Path]:
+    return threading.get_ident(), file.resolve()
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -208,38 +207,33 @@ def _write(
         count = _known_events(db, header, ledger)
         if count is None:
             if not overwrite:
-                raise StorageError(_refusal(file, same_settings=_is_of(db, header)))
+                if _is_of(db, header):
+                    raise StorageError(
+                        f"{file} holds another continuation of this study, or another run with its "
+                        "settings; it was left as it is. If the study has gone on elsewhere, load "
+                        "it again and tell it what is new (botorch_delay.editing does both at "
+                        "once); overwrite=True would lose what the file holds."
+                    )
+                raise StorageError(
+                    f"{file} holds another study; it was left as it is. Choose another file, or "
+                    "pass overwrite=True to replace it."
+                )
             for table in ("meta", "arrays", "events"):
                 db.execute(f"DELETE FROM {table}")
     if count is None:
         _write_array(db, header)
-        for part in ("optimizer", "config", "notes"):
+        for part in ("optimizer", "config"):
             _write_meta(db, part, header[part])
-        count = 0
-    rows = [event.row() for event in ledger.events(count)]
-    numbered = ((number, *row) for number, row in enumerate(rows, count + 1))
+    rows = [event.row() for event in ledger.events(count or 0)]
+    numbered = ((number, *row) for number, row in enumerate(rows, (count or 0) + 1))
     db.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", numbered)
-    if any(row[0] == "noted" for row in rows):
+    if count is None or any(row[0] == "noted" for row in rows):
         _write_meta(db, "notes", header["notes"])
-
-
-def _refusal(file: Path, *, same_settings: bool) -> str:
-    if same_settings:
-        return (
-            f"{file} holds another continuation of this study, or another run with its settings; "
-            "it was left as it is. If the study has gone on elsewhere, load it again and tell it "
-            "what is new (botorch_delay.editing does both at once); overwrite=True would lose "
-            "what the file holds."
-        )
-    return (
-        f"{file} holds another study; it was left as it is. Choose another file, or pass "
-        "overwrite=True to replace it."
-    )
 
 
 def _known_events(db: sqlite3.Connection, header: Mapping[str, Any], ledger: Ledger) -> int | None:
     """How many events of this run a file holds; None if it holds another run."""
-    query = f"SELECT number, {', '.join(COLUMNS)} FROM events ORDER BY number DESC LIMIT 1"
+    query = f"SELECT number, {', '.join(_COLUMNS)} FROM events ORDER BY number DESC LIMIT 1"
     count, *last = db.execute(query).fetchone() or (0,)
     if count > ledger.event_count or not _is_of(db, header, arrays=not count):
         return None
@@ -264,11 +258,11 @@ def _read(db: sqlite3.Connection, file: Path) -> dict[str, Any]:
     if problem != "ok":
         raise StorageError(f"{file} is damaged: {brief(problem)}.")
     records: list[dict[str, Any]] = []
-    query = f"SELECT number, {', '.join(COLUMNS)} FROM events ORDER BY number"
+    query = f"SELECT number, {', '.join(_COLUMNS)} FROM events ORDER BY number"
     for number, *fields in db.execute(query):
         if number != len(records) + 1:
             raise StorageError(f"{file} is damaged: event {len(records) + 1} is missing.")
-        record = dict(zip(COLUMNS, fields, strict=True))
+        record = dict(zip(_COLUMNS, fields, strict=True))
         record["data"] = _parsed(record["data"])
         records.append(record)
     state = {"format": FORMAT, **_read_arrays(db), **_read_meta(db), "events": records}
@@ -353,13 +347,13 @@ def _connect(uri: str) -> sqlite3.Connection:
 
 
 @contextmanager
-def _transaction(file: Path, verb: str, mode: str = "rw") -> Iterator[sqlite3.Connection]:
+def _transaction(file: Path, verb: str, *, create: bool = False) -> Iterator[sqlite3.Connection]:
     """Read or write; without the commit, as after an error, SQLite rolls back.
 
     Reading needs write access, too, to roll back what a killed process left half written.
     """
     with _errors(file, verb):
-        db = _connect(f"{file.resolve().as_uri()}?mode={mode}")
+        db = _connect(f"{file.resolve().as_uri()}?mode={'rwc' if create else 'rw'}")
     with closing(db):
         with _errors(file, verb):
             db.execute("BEGIN IMMEDIATE" if verb == "write" else "BEGIN")

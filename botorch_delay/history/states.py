@@ -22,10 +22,14 @@ _FIRST = ("names", "space")  # compared first: users know parameters better than
 
 def check_format(version: Any, what: str) -> None:
     """Refuse any other format than the present one."""
-    if version != FORMAT:
-        raise StorageError(
-            f"{what} has format {brief(version)}; this version of botorch_delay reads {FORMAT}."
-        )
+    if isinstance(version, int) and version == FORMAT:
+        return
+    advice = ""
+    if isinstance(version, int) and version > FORMAT:
+        advice = " It is of a newer version of the library, with which it can be read."
+    raise StorageError(
+        f"{what} has format {brief(version)}; this version of botorch_delay reads {FORMAT}.{advice}"
+    )
 
 
 def check_state(state: Mapping[str, Any]) -> None:

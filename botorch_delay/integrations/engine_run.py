@@ -19,8 +19,13 @@ from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.domain import Domain
 from botorch_delay.domains.space import Space
 from botorch_delay.elimination.rounds import OPEN_ENDED
-from botorch_delay.exceptions import InputError, InputTypeError, NotSupportedError
-from botorch_delay.history.events import reading
+from botorch_delay.exceptions import (
+    InputError,
+    InputTypeError,
+    NotSupportedError,
+    StorageError,
+)
+from botorch_delay.history.events import truncated
 from botorch_delay.history.trials import TrialState
 from botorch_delay.optimizers.bpe import BPEDelayOptimizer
 from botorch_delay.optimizers.exploit import Exploit, WithinBudget
@@ -98,8 +103,8 @@ class EngineRun:
         self.ended: set[int] = set()
         self.stopped_early = False
         config = self.optimizer.state_dict()["config"]
-        told = f"{name}\n{json.dumps(config)}"  # the space is part of the configuration
-        self.key = hashlib.blake2b(told.encode(), digest_size=12).hexdigest()
+        told = [name, self.domain.fingerprint(), json.dumps(config)]
+        self.key = hashlib.blake2b("\n".join(told).encode(), digest_size=12).hexdigest()
         self._warned = False
 
     @property
@@ -150,10 +155,14 @@ class EngineRun:
         if not isinstance(record, Mapping):
             return None
         if record.get("run") == self.key:
-            with reading(f"The record of trial {record.get('number')} is malformed"):
+            try:
                 validation.whole(record["number"], "number", 0)
                 if "ask" not in record or self.point(record).shape != (self.domain.dim,):
                     raise ValueError(f"expected x, of {self.domain.dim} numbers, and ask")
+            except (LookupError, TypeError, ValueError) as error:
+                raise StorageError(
+                    f"The record of trial {record.get('number')} is malformed: {truncated(error)}"
+                ) from error
             return record
         if running and not self._warned:
             self._warned = True

@@ -73,13 +73,15 @@ _STATES = {
 class DelaySampler(BaseSampler):
     """BPE-Delay for Optuna studies with one objective.
 
-    Processes that share a storage need samplers with the same arguments; trials of other samplers
-    count as results. Running trials are pending points. The point of a failed trial may be asked
-    again, at most twice; that of a pruned one is free, and its value is not used. Where a regret
-    bound needs their answers, design points that were pruned or lost are asked again too.
+    It works with any ``n_jobs``, with ``study.ask`` and ``study.tell``, and with many processes on
+    one storage whose samplers have the same arguments; trials of other samplers count as results.
+    Running trials are pending points. The point of a failed trial may be asked again, at most
+    twice; that of a pruned one is free, and its value is not used. Where a regret bound needs their
+    answers, design points that were pruned or lost are asked again too.
 
     The parameters that all completed trials have (before the first result: that any trial has) are
-    chosen together. All others are drawn at random.
+    chosen together. All others, such as conditional ones, and those that an enqueued trial leaves
+    open, are drawn at random.
 
     Args:
         horizon: how many trials are planned, after which asking is an error; None if no end is

@@ -23,7 +23,7 @@ from botorch_delay.exceptions import (
     NotSupportedError,
     StorageError,
 )
-from botorch_delay.history.events import reading
+from botorch_delay.history.events import truncated
 from botorch_delay.history.trials import TrialState
 from botorch_delay.integrations.engine_run import EngineRun, Readable, Settings
 from botorch_delay.integrations.ray_state import SearchState, tune_trials
@@ -44,7 +44,6 @@ FINISHED: Any = Searcher.FINISHED
 _ENDED = ("TERMINATED", "ERROR")  # Tune's final states of a trial
 _FUNCTION = "__fn_ph"  # Tune's placeholder for sample_from
 
-TuneTrials = Mapping[str, tuple[str, Mapping[str, Any]]]
 Keys = tuple[Any, ...]  # the path of a parameter in a nested configuration
 
 
@@ -110,7 +109,7 @@ class DelaySearch(Readable, Searcher):
         # Added results that wait for the space.
         self._evaluated: list[tuple[Mapping[str, Any], float]] = []
         # Status and last result of each trial, from Tune's own state beside a restored file.
-        self._known: TuneTrials = {}
+        self._known: Mapping[str, tuple[str, Mapping[str, Any]]] = {}
         self._lost: list[str] = []  # running trials that Tune did not restore
         self._run: _TuneRun | None = None
 
@@ -141,8 +140,9 @@ class DelaySearch(Readable, Searcher):
         if self._config is not None:
             return False
         _check_objective(metric, mode)
-        state = replace(self._state)  # nothing is changed if the space is refused
-        if state.key is None:
+        begun = copy.copy(self)  # nothing is changed if the space is refused
+        begun._state = replace(self._state)
+        if self._state.key is None:
             metric, mode = metric or self.metric, mode or self.mode
             if metric is None and mode:
                 metric = DEFAULT_METRIC  # for trainables that return a single number
@@ -151,11 +151,12 @@ class DelaySearch(Readable, Searcher):
                     "metric and mode must be given, to DelaySearch or to TuneConfig; got "
                     f"metric={metric!r} and mode={mode!r}."
                 )
-            state.metric, state.mode = metric, mode
+            begun._state.metric, begun._state.mode = metric, mode
             samples = spec.get("num_samples") or sys.maxsize
             if 0 < samples < sys.maxsize:
-                state.horizon = max(int(samples) - len(state.first), 1)
-        self._begin(config, state, self._known)
+                begun._state.horizon = max(int(samples) - len(self._state.first), 1)
+        begun._begin(config)
+        self.__dict__.update(begun.__dict__)
         return True
 
     def suggest(self, trial_id: str) -> dict[str, Any] | None:
@@ -274,22 +275,22 @@ class DelaySearch(Readable, Searcher):
                 raise StorageError(
                     f"{path} was written for {name}={stored!r}, this searcher has {name}={own!r}."
                 )
-        known = tune_trials(path.parent)
-        if self._config is None:
-            self._state, self._evaluated, self._known = state, [], known
-        else:
-            self._begin(self._config, state, known)
+        restored = copy.copy(self)
+        restored._state, restored._evaluated, restored._known = state, [], tune_trials(path.parent)
+        if self._config is not None:
+            restored._begin(self._config)
+        self.__dict__.update(restored.__dict__)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_run": None}  # which is made again from the trials
 
-    def _make_run(self, config: Mapping[str, Any], state: SearchState) -> _TuneRun:
-        settings = Settings(state.horizon, state.seed, self._options)
-        return _TuneRun(config, settings, state.mode == "max")
+    def _make_run(self, config: Mapping[str, Any]) -> _TuneRun:
+        settings = Settings(self._state.horizon, self._state.seed, self._options)
+        return _TuneRun(config, settings, self.mode == "max")
 
-    def _begin(self, config: dict[str, Any], state: SearchState, known: TuneTrials) -> None:
+    def _begin(self, config: dict[str, Any]) -> None:
         """Make the optimizer of a space, and take in what came before the space was known."""
-        run = self._make_run(config, state)
+        run, state = self._make_run(config), self._state
         if state.key is None:
             state.first = [run.domain.point(run.named(first)) for first in state.first]
         elif run.key != state.key:
@@ -297,15 +298,20 @@ class DelaySearch(Readable, Searcher):
                 "The file was written for another search space or with other options; give this "
                 "searcher the same ones, or hand it the results by add_evaluated_trials."
             )
-        with reading("The trials of the file are malformed"):
+        try:
             for x in (*state.first, *(past.x for past in state.trials.values())):
                 if x.shape != (run.domain.dim,):
                     raise ValueError(f"a point has {len(x)} columns, not {run.domain.dim}")
             run.take_in(state.trials.values())
-        self._config, self._run, self._state, state.key = config, run, state, run.key
+        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            raise StorageError(
+                f"The trials of the file are malformed: {truncated(error)}"
+            ) from error
+        self._config, self._run, state.key = config, run, run.key
         evaluated, self._evaluated = self._evaluated, []
         for parameters, value in evaluated:
             self.add_evaluated_point(parameters, value)
+        known, self._known = self._known, {}
         running = [i for i, past in state.trials.items() if past.state is TrialState.RUNNING]
         self._lost = [i for i in running if known and i not in known]
         for trial_id in running:
@@ -320,7 +326,7 @@ class DelaySearch(Readable, Searcher):
                     "DelaySearch has no search space; give Tuner a param_space with at least one "
                     "tune.uniform, tune.choice or the like, and Tuner.restore the same one."
                 )
-            self._run = self._make_run(self._config, self._state)
+            self._run = self._make_run(self._config)
             self._run.take_in(self._state.trials.values())
         return self._run
 

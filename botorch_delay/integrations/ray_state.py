@@ -13,7 +13,7 @@ import torch
 
 from botorch_delay import validation
 from botorch_delay.exceptions import StorageError
-from botorch_delay.history.events import reading, truncated
+from botorch_delay.history.events import truncated
 from botorch_delay.history.states import FORMAT, check_format
 from botorch_delay.history.trials import TrialState
 from botorch_delay.optimizers.replica import PastTrial
@@ -21,15 +21,25 @@ from botorch_delay.optimizers.replica import PastTrial
 
 @dataclass
 class SearchState:
-    """All that a searcher needs to continue, except for its space and options."""
+    """All that a searcher needs to continue, except for its space and options.
 
-    metric: str | None  # what trials report; None while unknown
-    mode: str | None  # "min" or "max"; None while unknown
+    Attributes:
+        metric: what trials report; None while unknown.
+        mode: "min" or "max"; None while unknown.
+        seed: of everything random.
+        horizon: how many asks are planned, or None.
+        key: :class:`EngineRun`'s; None while the space is unknown.
+        trials: by Tune's ids; the optimizer is made from them.
+        first: the rest of ``points_to_evaluate``: configurations while the space is unknown, then
+            points (``d``).
+    """
+
+    metric: str | None
+    mode: str | None
     seed: int
-    horizon: int | None = None  # how many asks are planned
-    key: str | None = None  # EngineRun's; None while the space is unknown
-    trials: dict[str, PastTrial] = field(default_factory=dict)  # by Tune's ids
-    # The rest of points_to_evaluate: configurations while the space is unknown, then points (d).
+    horizon: int | None = None
+    key: str | None = None
+    trials: dict[str, PastTrial] = field(default_factory=dict)
     first: list[Any] = field(default_factory=list)
 
     def write(self, path: Path) -> None:
@@ -51,11 +61,7 @@ class SearchState:
     def read(cls, path: Path) -> SearchState:
         """Read a file, checked as far as possible without its space."""
         try:
-            text = path.read_bytes()
-        except OSError as error:
-            raise StorageError(f"{path} cannot be read: {error}") from error
-        with reading(f"{path} is malformed"):
-            file = json.loads(text)
+            file = json.loads(path.read_bytes())
             check_format(file.pop("format"), str(path))
             state = cls(**file)
             if not isinstance(state.metric, str) or state.mode not in ("min", "max"):
@@ -70,6 +76,12 @@ class SearchState:
                 raise ValueError("its trials are not numbered one by one")
             state.first = [torch.tensor(x, dtype=torch.double) for x in state.first]
             return state
+        except StorageError:
+            raise
+        except OSError as error:
+            raise StorageError(f"{path} cannot be read: {error}") from error
+        except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+            raise StorageError(f"{path} is malformed: {truncated(error)}") from error
 
 
 def tune_trials(folder: Path) -> dict[str, tuple[str, dict[str, Any]]]:

@@ -112,10 +112,10 @@ def test_categories_are_encoded_at_one_distance():
     torch.testing.assert_close(finite.encoding(finite.points), domain.encoding(finite.points))
 
 
-def test_descriptions_tell_boxes_apart():
+def test_fingerprints_tell_boxes_apart():
     plain, listed = box(), box(discrete_dims={1: [16, 32]})
-    assert plain.describe() == box().describe()
-    assert plain.describe() != listed.describe()
+    assert plain.fingerprint() == box().fingerprint()
+    assert plain.fingerprint() != listed.fingerprint()
     assert (
         box(feasible=lambda X: X[:, 3] > 0).describe()
         != box(feasible=lambda X: X[:, 3] < 0).describe()

@@ -52,6 +52,14 @@ def test_columns_have_names_and_logarithms():
         FiniteDomain(scattered(5) - 0.5, log_dims=[0])
 
 
+def test_fingerprints_tell_domains_apart():
+    points = scattered(10)
+    domain = FiniteDomain(points)
+    assert domain.fingerprint() == FiniteDomain(points.clone()).fingerprint()
+    assert domain.fingerprint() != FiniteDomain(points.flip(0)).fingerprint()
+    assert domain.fingerprint() != FiniteDomain(points[:9]).fingerprint()
+
+
 def test_single_precision_warns_once():
     with pytest.warns(InputDataWarning, match="Double") as caught:
         domain = FiniteDomain(scattered(5).float())

@@ -301,8 +301,8 @@ def test_columns_come_back_from_json():
 
 def test_spaces_are_told_apart_by_their_values():
     same, other = Space(c=Choice(["x", "y"])), Space(c=Choice(["x", "z"]))
-    assert same.domain.describe() == Space(c=Choice(["x", "y"])).domain.describe()
-    assert same.domain.describe() != other.domain.describe()
+    assert same.domain.fingerprint() == Space(c=Choice(["x", "y"])).domain.fingerprint()
+    assert same.domain.fingerprint() != other.domain.fingerprint()
 
 
 def test_a_domain_without_a_space_has_names_and_numbers():
@@ -474,7 +474,7 @@ def test_choices_come_back_from_a_file_as_they_were(tmp_path):
     again = bd.load(tmp_path / "study.db")
     assert again.domain.columns.parameters["c"].values == tuple(values)
     assert [trial.params for trial in again.trials] == [trial.params for trial in opt.trials]
-    assert again.domain.describe() == opt.domain.describe()
+    assert again.domain.fingerprint() == opt.domain.fingerprint()
 
 
 def test_columns_of_a_table_have_different_names():

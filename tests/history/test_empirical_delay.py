@@ -1,6 +1,7 @@
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from cases import generator, line, scattered, se
@@ -41,9 +42,9 @@ def test_it_is_the_product_limit_estimate(seed):
     g = generator(seed)
     delays = torch.randint(9, (1 + seed,), generator=g).tolist()
     ages = torch.randint(12, (seed // 2,), generator=g).tolist()
-    law = bd.EmpiricalDelay(delays, ages)
+    law = bd.EmpiricalDelay(delays, torch.tensor(ages, dtype=torch.long))
     survival = [product_limit(delays, ages, u) for u in range(15)]
-    assert [law.survival(u) for u in range(15)] == pytest.approx(survival)
+    assert law.survival(np.arange(15)) == pytest.approx(survival)
     assert law.survival(-1) == 1.0
     assert law.mean == pytest.approx(sum(survival[: law.limit]))
     for age in range(max([0, *ages]) + 1):
@@ -102,6 +103,11 @@ def test_it_promises_nothing():
     [
         (lambda: bd.EmpiricalDelay([]), NoAnswerError),
         (lambda: bd.EmpiricalDelay([], ages=[3]), NoAnswerError),
+        (lambda: bd.EmpiricalDelay([-1]), InputError),
+        (lambda: bd.EmpiricalDelay([1.5]), InputError),
+        (lambda: bd.EmpiricalDelay([1], ages=[-2]), InputError),
+        (lambda: bd.EmpiricalDelay("ab"), InputTypeError),
+        (lambda: bd.EmpiricalDelay([2, None]), InputTypeError),
         (lambda: leukemia().quantile(1.0), InputError),
         (lambda: leukemia().quantile(0.5, age=-1), InputError),
     ],
@@ -109,6 +115,12 @@ def test_it_promises_nothing():
 def test_bad_arguments(make, error):
     with pytest.raises(error):
         make()
+
+
+def test_delays_may_come_in_any_list():
+    there = pd.Series([2, 3, 7], index=[5, 6, 7])
+    for delays in (there, there.to_numpy(), iter([2, 3, 7]), torch.tensor([2, 3, 7])):
+        assert made(bd.EmpiricalDelay(delays)) == made(bd.EmpiricalDelay([2, 3, 7]))
 
 
 # From trials
@@ -119,11 +131,12 @@ def optimizer(horizon=40):
 
 
 def estimate(delays, ages):
-    return made(bd.EmpiricalDelay(delays, ages))
+    law = bd.EmpiricalDelay(delays, ages)
+    return law.answers, law.out, law.limit, law.survival(np.arange(12)).tolist()
 
 
 def made(law):
-    return law.answers, law.out, law.limit, [law.survival(u) for u in range(12)]
+    return law.answers, law.out, law.limit, law.survival(np.arange(12)).tolist()
 
 
 def test_an_optimizer_knows_delays_and_ages():

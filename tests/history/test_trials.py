@@ -167,7 +167,7 @@ def test_an_event_of_an_ask_that_cannot_be_is_refused(field, odd):
 def test_a_point_of_a_box_that_names_a_row_is_refused():
     box = bd.BoxDomain(torch.tensor([[0.0], [1.0]], dtype=torch.double))
     data = {"x": [0.5], "point": 0, "round": 1, "slot": 0}
-    with pytest.raises(StorageError, match="not the point of the domain"):
+    with pytest.raises(StorageError, match="points of a box have no row"):
         read_events([Event("asked", 1.0, 0, data=data).record()], box)
 
 
