@@ -19,7 +19,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 import torch
 
 from botorch_delay import validation
@@ -105,12 +104,16 @@ class Pool:
 
     def submit(self, objective: Objective, trial: Trial) -> Future[Evaluation]:
         """Let a worker evaluate the objective at the trial's point."""
-        return self._executor.submit(_evaluate, *self._job(objective, trial))
+        return self._executor.submit(_evaluate, objective, *self._portable(trial))
 
-    def _job(self, objective: Objective, trial: Trial) -> tuple[Any, ...]:
-        """What a worker gets: no tensors, which would travel through shared memory."""
-        point = trial.params if trial.columns.named else trial.x.cpu().numpy()
-        return objective, trial.id, point, self._by_name
+    def _portable(self, trial: Trial) -> tuple[int, Any, str]:
+        """Id, point and its form: "names", "dict" or a dtype.
+
+        The point is plain values, as tensors would travel through shared memory.
+        """
+        if trial.columns.named:
+            return trial.id, trial.params, "names" if self._by_name else "dict"
+        return trial.id, trial.x.tolist(), str(trial.x.dtype).removeprefix("torch.")
 
     def alive(self) -> bool:
         """Whether results can still come."""
@@ -139,12 +142,11 @@ class BreakableProcessPool(Pool):
 
     def __init__(self, executor: ProcessPoolExecutor) -> None:
         super().__init__(executor)
-        self._folder = TemporaryDirectory(prefix="botorch-delay-", ignore_cleanup_errors=True)
+        self._folder = _new_folder()
 
     def submit(self, objective: Objective, trial: Trial) -> Future[Evaluation]:
-        note = self._note(trial)
-        note.unlink(missing_ok=True)  # of an evaluation in a pool that broke
-        return self._executor.submit(_evaluate_noted, note, *self._job(objective, trial))
+        arguments = (objective, *self._portable(trial))
+        return self._executor.submit(_evaluate_noted, self._note(trial), *arguments)
 
     def _note(self, trial: Trial) -> Path:
         return Path(self._folder.name, str(trial.id))
@@ -166,6 +168,8 @@ class BreakableProcessPool(Pool):
 
     def repair(self) -> bool:
         broken = self._executor
+        self.release()
+        self._folder = _new_folder()
         # Only private attributes have the arguments.
         self._executor = self._replacement = ProcessPoolExecutor(
             max_workers=broken._max_workers,
@@ -182,13 +186,17 @@ class BreakableProcessPool(Pool):
         self._folder.cleanup()
 
 
+def _new_folder() -> TemporaryDirectory[str]:
+    return TemporaryDirectory(prefix="botorch-delay-", ignore_cleanup_errors=True)
+
+
 class PebblePool(Pool):
     """A ``pebble.ProcessPool``, which kills a worker that takes too long and replaces it."""
 
     dumps = staticmethod(pickle.dumps)
 
     def submit(self, objective: Objective, trial: Trial) -> Future[Evaluation]:
-        arguments = self._job(objective, trial)
+        arguments = (objective, *self._portable(trial))
         return self._executor.schedule(_evaluate, args=arguments, timeout=self.timeout)
 
 
@@ -209,7 +217,7 @@ class DaskPool(Pool):
 
     def submit(self, objective: Objective, trial: Trial) -> Future[Evaluation]:
         key = f"{self._run}-{trial.id}"
-        return self._executor.submit(_evaluate, *self._job(objective, trial), key=key)
+        return self._executor.submit(_evaluate, objective, *self._portable(trial), key=key)
 
     def alive(self) -> bool:
         return self._client.status in ("running", "connecting")
@@ -246,15 +254,18 @@ def make_pool(executor: Any, timeout: float | None) -> Pool:
     return Pool(executor)
 
 
-def _evaluate(objective: Objective, trial_id: int, point: Any, by_name: bool) -> Evaluation:
+def _evaluate(objective: Objective, trial_id: int, point: Any, form: str) -> Evaluation:
     """Run in a worker: evaluate the objective at one point, catching whatever it raises."""
     worker = f"{os.getpid()}-{threading.get_ident()}"
     started = time.time()
     value, error, calls = None, "", ""
     try:
-        if isinstance(point, np.ndarray):
-            point = torch.tensor(point)
-        returned = objective(**point) if by_name else objective(point)
+        if form == "names":
+            returned = objective(**point)
+        elif form == "dict":
+            returned = objective(point)
+        else:
+            returned = objective(torch.tensor(point, dtype=getattr(torch, form)))
     except KeyboardInterrupt:
         raise
     except BaseException as raised:

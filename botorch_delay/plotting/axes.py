@@ -50,7 +50,10 @@ def new_axes(ax: Any) -> Any:
 
 
 def answers(optimizer: Optimizer) -> tuple[Tensor, Tensor]:
-    """Points (``n x d``) and values (``n``) of all answers, then of all attached results."""
+    """Points (``n x d``) and values (``n``) of all answers, then of all attached results.
+
+    In double precision on the CPU.
+    """
     told = [trial for trial in optimizer.trials if trial.value is not None]
     results: list[Trial | Attached] = [*told, *optimizer.attached]
     if not results:
@@ -60,26 +63,30 @@ def answers(optimizer: Optimizer) -> tuple[Tensor, Tensor]:
 
 
 class Column:
-    """One column of a domain as an axis: the values at which to draw, in increasing order.
+    """One column of a domain as an axis.
 
-    If these are all that there are, ``texts`` has their labels, else it is empty.
+    Attributes:
+        values: where to draw, ``n``, in increasing order.
+        texts: labels of ``values`` if these are all that there are, else empty.
+        is_log: whether the column is modelled by its logarithm.
     """
 
     def __init__(self, domain: Domain, place: int) -> None:
         name = domain.names[place]
         unit = domain.columns.units.get(name)
         self.name = name if unit is None else f"{name} ({unit})"
+        parameter = domain.columns.varying[name]
         self.is_log = place in domain.log_dims
         self._is_category = place in dict(domain.encoding.categories)
-        self.texts: list[str] = []
         allowed = domain.allowed(place)
+        ends = domain.bounds[:, place].cpu().double()
+        self.texts: list[str] = []
         if allowed is not None and (self._is_category or len(allowed) <= LISTED):
             self.values = allowed.cpu().double()
-            values = map(domain.columns.varying[name].decode, self.values.tolist())
+            values = map(parameter.decode, self.values.tolist())
             self.texts = [f"{v:.4g}" if isinstance(v, float) else text_of(v) for v in values]
         else:
-            steps = torch.linspace(0, 1, STEPS, dtype=torch.double)
-            low, high = domain.bounds[:, place].cpu().double()
+            steps, (low, high) = torch.linspace(0, 1, STEPS, dtype=torch.double), ends
             self.values = low * (high / low) ** steps if self.is_log else low + (high - low) * steps
 
     def at(self, values: Tensor) -> Tensor:

@@ -30,7 +30,8 @@ def plot_slices(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> lis
     domain, best = optimizer.domain, optimizer.recommend()
     if axes is None:
         rows, wide = -(-domain.dim // MAX_COLUMNS), min(domain.dim, MAX_COLUMNS)
-        figure = pyplot().figure(figsize=(3.2 * wide, 2.8 * rows), layout="constrained")
+        size = (3.2 * wide, 2.8 * rows)
+        figure = pyplot().figure(figsize=size, layout="constrained")
         axes = _slice_axes(figure, domain.dim)
     for place, ax in enumerate(axes):
         column = Column(domain, place)
@@ -42,8 +43,8 @@ def plot_slices(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> lis
         ends = torch.stack([found.lower, found.upper]).cpu().double()
         lower, upper = ends.masked_fill(ends.isinf(), torch.nan)  # unknown ends are not drawn
         if column.texts:
-            around = torch.stack([mean - lower, upper - mean]).clamp_min(0)
-            ax.errorbar(at, mean, around, fmt="o", markersize=5, capsize=3, color=BLUE)
+            style: dict[str, Any] = {"fmt": "o", "markersize": 5, "capsize": 3, "color": BLUE}
+            ax.errorbar(at, mean, torch.stack([mean - lower, upper - mean]).clamp_min(0), **style)
         else:
             ax.fill_between(at, lower, upper, color=BLUE, alpha=0.25, linewidth=0)
             ax.plot(at, mean, color=BLUE)
@@ -92,8 +93,8 @@ def plot_parallel(optimizer: Optimizer, ax: Axes | None = None) -> Axes:
         texts = column.texts or [f"{column.values[end]:.4g}" for end in (0, -1)]
         marks = column.values if column.texts else column.values[[0, -1]]
         for text, height in zip(texts, column.share(marks).tolist(), strict=True):
-            beside: dict[str, Any] = {"xytext": (4, 0), "textcoords": "offset points"}
-            ax.annotate(text, (place, height), va="center", fontsize="small", **beside)
+            style: dict[str, Any] = {"xytext": (4, 0), "textcoords": "offset points"}
+            ax.annotate(text, (place, height), va="center", fontsize="small", **style)
     ax.set_xticks(places, [column.name for column in columns])
     ax.set_yticks([])
     ax.set_xlim(-0.1, domain.dim - 0.6)

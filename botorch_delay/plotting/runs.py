@@ -99,26 +99,33 @@ def plot_rounds(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axes:
     """
     check(optimizer, BPEDelayOptimizer, "plot_rounds")
     ax = new_axes(ax)
-    finite = optimizer.domain.count is not None
-    begin, steps, counts = 0, [0], [float(optimizer.domain.count or 1)]
+    domain = optimizer.domain
+    finite = domain.count is not None
+    begin, steps = 0, [0]
+    counts = [float(domain.count or 1)]
     for record in optimizer.rounds:
         end = begin + record.length
         ax.axvline(end, color="0.8", linewidth=1, zorder=0)
         if record.waits:
             ax.axvspan(end - record.waits, end, color="0.93", zorder=0)
         text = f"round {record.number}" if record.number == 1 else f"{record.number}"
-        above: dict[str, Any] = {"ha": "center", "va": "bottom", "color": "0.4"}
-        ax.text((begin + end) / 2, 1.01, text, transform=ax.get_xaxis_transform(), **above)
+        above: dict[str, Any] = {
+            "transform": ax.get_xaxis_transform(),
+            "ha": "center",
+            "va": "bottom",
+        }
+        ax.text((begin + end) / 2, 1.01, text, color="0.4", **above)
         steps += [end, end]
         counts += [record.active_before, record.active_after]
         begin = end
     steps.append(max(len(optimizer.trials), begin))
     counts.append(counts[-1])
     ax.plot(steps, counts, color=BLUE)
-    ax.set(xlabel="asks (shaded: made while a round waited)", yscale="log")
-    ax.set(ylabel="active points" if finite else "active share of the box")
-    overlap = not 0.0 < counts[-1] < 0.95 * counts[0]
-    ticks = counts[:1] if overlap else [counts[0], counts[-1]]
+    ax.set(xlabel="asks (shaded: made while a round waited)")
+    ax.set(ylabel="active points" if finite else "active share of the box", yscale="log")
+    ticks = [counts[0]]
+    if 0.0 < counts[-1] < 0.95 * counts[0]:  # else the labels would overlap
+        ticks.append(counts[-1])
     ax.set_yticks(ticks, [f"{tick:.{6 if finite else 2}g}" for tick in ticks])
     ax.set_yticks([], minor=True)
     ax.margins(x=0.03, y=0.1)
