@@ -263,8 +263,7 @@ def _result_or_none(text: str) -> float | None:
 def _demo(arguments: argparse.Namespace) -> None:
     from botorch_delay.demo import run_demo, run_race
 
-    options = {key: vars(arguments)[key] for key in ("trials", "workers")}
-    options["picture"] = arguments.out
+    options = {"trials": arguments.trials, "workers": arguments.workers, "picture": arguments.out}
     if arguments.race is not None:
         print(run_race(seeds=arguments.race, **options))
     else:

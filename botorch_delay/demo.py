@@ -202,8 +202,10 @@ class RaceResult:
             less = np.sum(self.held_out[ours] < self.held_out[rival])
             earlier = np.sum(self.seconds(ours) < self.seconds(rival))
             ratio = bootstrap(self.held_out[ours], self.held_out[rival])
-            interval = f"{ratio.mean:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]"
-            against.append([rival, less, earlier, interval])
+            between = (
+                f" [{ratio.low:.2f}, {ratio.high:.2f}]" if len(self.held_out[ours]) > 1 else ""
+            )
+            against.append([rival, less, earlier, f"{ratio.mean:.2f}{between}"])
         return "\n".join(
             [
                 f"Error of a classifier, four workers, {len(self.lines[ours])} seeds, medians;",

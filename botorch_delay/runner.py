@@ -332,8 +332,8 @@ class _Loop:
             raise RunError(
                 f"The executor takes no work ({type(error).__name__}: {error}). {_GOES_ON}"
             ) from error
-        self.again.remove(trial)
         self.in_flight[future] = trial
+        self.again.remove(trial)  # last, so that an interrupt always finds the trial in one of both
 
     def _collect(self, future: Future[Evaluation]) -> None:
         """Tell how an evaluation ended."""

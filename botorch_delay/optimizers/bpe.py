@@ -73,8 +73,12 @@ class BPEDelayOptimizer(Optimizer):
 
     Every other ask plays ``exploit`` on all data, restricted to the active set; with a learned
     kernel not once there are twice as many answers as when points were first eliminated, nor while
-    the best answer is at an eliminated point. These asks change neither the bounds of a round nor
-    when it closes.
+    the best answer is at an eliminated point.
+
+    The regret bound charges every ask of a round the same, whatever active point it plays, and
+    these asks affect neither the round's bounds nor when it closes. So the bound is unchanged if
+    design points come first (``explore_fraction`` 1), and grows by at most 1 / sqrt(rho) if a share
+    rho of the asks are design points.
 
     Args:
         domain: a finite action set, a box, or a :class:`Space`.
@@ -91,9 +95,8 @@ class BPEDelayOptimizer(Optimizer):
         exploit: what plays the asks that are not design points: :class:`Exploit`, or a rule or what
             :class:`BotorchRule` takes, for ``Exploit(rule)``; :class:`WithinBudget`; None to
             continue the design, as Algorithm 1 does.
-        explore_fraction: rho in (0, 1], the share of asks that are design points, which come first
-            if it is 1; the regret bound grows by at most 1 / sqrt(rho). If None 0.005; 1 if
-            ``exploit`` is None or ``WithinBudget``, or with a delay law.
+        explore_fraction: rho in (0, 1], the share of asks that are design points. If None 0.005;
+            1 if ``exploit`` is None or ``WithinBudget``, or with a delay law.
         evidence: "round": bounds use the round's own design points. "all": where they are a
             heuristic they use all answers instead; with proved bounds, those of
             ``Confidence.adaptive`` from all answers are intersected with the round's own, delta
@@ -212,8 +215,9 @@ class BPEDelayOptimizer(Optimizer):
         1 - delta regret is at most 1.25 times BPE-Delay's own bound, plus what waits cost, and
         ``certificate``, which the rule keeps small, bounds it at all times. (Regret within the same
         bound is least with ``exploit=WithinBudget()``.) On a box a tenth of the asks are design
-        points: regret is at most sqrt(10) times the bound of Theorem 2, plus what waits cost.
-        ``guarantee`` has the assumptions.
+        points: regret is at most sqrt(10) times the bound of Theorem 2, plus what waits cost. The
+        maximiser is never eliminated. Delays may depend on points, and on values as long as no
+        trial fails or is abandoned; ``guarantee`` has the assumptions.
 
         Args as in the constructor, and of the bounds:
             norm_bound: C_k, a bound on the RKHS norm of f.
@@ -262,7 +266,9 @@ class BPEDelayOptimizer(Optimizer):
 
     @exclusive
     def forecast(self) -> Forecast | None:
-        """When the open round will close; None if no round is open, and under a delay law.
+        """When the open round will close, see :class:`Forecast`; None if no round is open.
+
+        None under a delay law as well: its rounds have fixed lengths.
 
         Raises:
             NoAnswerError: if the round waits for answers, and none has come to forecast from.

@@ -40,9 +40,11 @@ points depend on xi as soon as some of A is answered. If asks come when workers 
 durations depend on the points, then the steps that a design point takes depend on the values of
 others, and 2 fails. It holds where durations do not depend on the point, where asks come at times
 of their own, as with patients or visitors, and where every ask is a design point
-(``exploit=None``). Assumption 3 holds by construction where no trial fails, or no rule plays: when
-a design point is asked follows from the number of asks and from failures. With a regret budget it
-would follow from values, so that the two options exclude each other.
+(``exploit=None``). Which round is open when a rule's point is asked does not matter: it fixes the
+set that the ask may choose from, and neither the ask nor its value enters A or a bound of the
+round. Assumption 3 holds by construction where no trial fails, or no rule plays: when a design
+point is asked follows from the number of asks and from failures. With a regret budget it would
+follow from values, so that the two options exclude each other.
 
 Without the rule 2 and 3 are not needed: the bounds use all of D, whenever its answers come.
 """
