@@ -145,7 +145,7 @@ class Recommended:
     asks: int  # made before it
     time: float
     point: Place
-    regret: float
+    regret: float  # how far f without noise is from its best known value; 0 beyond it
 
 
 @dataclass(frozen=True, eq=False)

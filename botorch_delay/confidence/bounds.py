@@ -1,10 +1,12 @@
 """Confidence bounds: how far f can be from the posterior mean, and with what probability.
 
-Theorem 1's half-width, ``(C_k + (sigma / lambda) sqrt(2 log(4 R N / delta))) sigma~(x)``, is that
-of ``RKHSConfidence._lemma_1`` with ``tight=False``; by default the smaller of it and its ``Parts``
-counts. Here ``delta`` is the probability with which any of the bounds made at once may fail, on
-either side: ``RoundSequence.bounds`` shares that of a run among delays, rounds and bounds from all
-answers, and says over which N points.
+Theorem 1's half-width, ``(C_k + (sigma / lambda) sqrt(2 log(4 R N / delta))) sigma~(x)``, is the
+``HalfWidth`` of ``RKHSConfidence._lemma_1`` times the deviation (``HalfWidth.at``) with
+``tight=False``; by default the smaller of that and its ``Parts`` counts. Half of a run's failure
+probability is for the delays and half for the bounds, shared equally by R rounds
+(``RoundRule.delta_divisor``), and halved once more where bounds from all answers have the other
+half: ``RoundSequence.bounds`` does this, and says over which N points. So here ``delta`` is the
+probability with which any of the bounds made at once may fail, on either side.
 """
 
 from __future__ import annotations

@@ -44,7 +44,9 @@ SHORTLIST_MAX = 65_536
 class GreedyDesign:
     """A greedy design that grows one pick at a time.
 
-    On CUDA the rows of n picks are kept, n N numbers; elsewhere the shortlist bounds memory.
+    On CUDA :meth:`extend` makes all its picks without waiting for the device, and the rows of n
+    picks are kept: n N numbers, 8 GB for 1,000 picks among 1,000,000 candidates in double.
+    Elsewhere the shortlist, of at most ``SHORTLIST_MAX`` columns, bounds memory.
 
     Candidates are ``N x d``; earlier ``picks``, made by the rule or not, are replayed. Indices are
     those of ``rows``, a LongTensor ``N``, increasing; 0 to N - 1 if None.

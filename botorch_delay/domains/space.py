@@ -196,6 +196,11 @@ def _box(
         raise InputTypeError(
             f"feasible must be a function of parameters, got {type(feasible).__name__}."
         )
+    if not isinstance(constraints, Iterable):
+        raise InputTypeError(
+            "constraints must be a list of (factors by name, rhs), got "
+            f"{type(constraints).__name__}."
+        )
     ends: list[tuple[float, float]] = []
     discrete: dict[int, list[float]] = {}
     categories: dict[int, list[float]] = {}

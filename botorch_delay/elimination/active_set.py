@@ -135,8 +135,9 @@ class ActiveSet(ABC):
         return row if row >= 0 else self.keys.of(x)
 
     def suggestion(self, key: int, number: int, slot: int) -> Suggestion:
-        index, x = (key, None) if key >= 0 else (None, self.keys.point(key))
-        return Suggestion(index, number, slot, x)
+        if key >= 0:
+            return Suggestion(index=key, round=number, slot=slot)
+        return Suggestion(index=None, round=number, slot=slot, x=self.keys.point(key))
 
     def has(self, key: int) -> bool:
         """Whether the point with a key can be asked in a round on this set."""

@@ -139,7 +139,9 @@ class Posterior:
     The factor ``L L' = K + D`` is computed when it is needed, in blocks of rows. Each follows from
     those above it in a fixed way: leading blocks are taken over from an earlier posterior
     ``before`` with the same kernel, and the numbers are those from scratch, to the last bit. Rows
-    are compared by their ``labels``, equal if points and noise are: no device is waited for.
+    are compared by their ``labels``, equal if points and noise are: no device is waited for. If a
+    block is not positive definite, the whole matrix is factorized with raised noise, and nothing is
+    taken over.
     """
 
     def __init__(
@@ -269,7 +271,8 @@ class Posterior:
         """The posterior at ``n x d`` points, differentiable in ``X`` if it requires gradients.
 
         It costs ``O(n m^2)``, twice as much with ``weights``, which ``noise_norm`` and ``penalty``
-        need. Memory beyond the result and the factor is bounded (``rows_per_chunk``).
+        need. The result has 6 n numbers, 48 MB for 1,000,000 points in double; memory beyond it and
+        the factor is bounded (``rows_per_chunk``).
         """
         with torch.set_grad_enabled(torch.is_grad_enabled() and X.requires_grad):
             inputs = self._inputs(X)

@@ -161,7 +161,10 @@ class Optimizer(ReadableRun, ABC):
             InputError: if ``value`` is not a finite number, or ``reason`` is not text.
         """
         found, said = self._ledger.find(trial), _said(reason)
-        answer = None if value is None else validation.answer(value, self._domain.like)
+        hint = "Pass None if the evaluation gave no usable value."
+        answer = None
+        if value is not None:
+            answer = validation.answer(value, self._domain.like, "value", hint=hint)
         if found.state in (TrialState.RUNNING, TrialState.ABANDONED):
             raise TrialError(
                 f"Trial {found.id} is {found.state.value}, with nothing to correct; "
@@ -236,7 +239,7 @@ class Optimizer(ReadableRun, ABC):
                 f"y must be a list or a tensor of {len(X)} values for {len(X)} points, got "
                 f"{type(y).__name__}."
             )
-        numbers = [validation.answer(number, X) for number in values]
+        numbers = [validation.answer(number, X, hint="Leave it out.") for number in values]
         if by_name:  # typed, perhaps with a slip
             for point in X:
                 self._domain.warn_outside(point)

@@ -36,7 +36,7 @@ from botorch_delay.optimizers.pending import Censor, Hallucinate, Ignore, Krigin
 from botorch_delay.optimizers.rules import UCB, BotorchRule, ThompsonSampling
 
 _PLAIN = (bool, int, float, str, type(None))
-# So many points tell kernels apart.
+# A kernel that cannot be rebuilt is recognised by its values between this many points.
 _PROBES = 8
 _REBUILT: dict[str, type] = {
     part.__name__: part

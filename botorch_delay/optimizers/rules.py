@@ -217,7 +217,6 @@ class ThompsonSampling(Rule):
         noise = sent(torch.randn(len(path), generator=generator, dtype=path.dtype), path)
         rows = sent_rows(places, path)
         residual = path[rows] + sent(posterior.noise_var, path).sqrt() * noise[rows]
-
         centred = path[:count] - posterior.correction(residual)
         return model.mean + math.sqrt(self.beta) * centred
 

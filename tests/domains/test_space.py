@@ -402,6 +402,7 @@ def test_a_step_may_be_as_long_as_the_range_but_no_longer():
         (lambda: Space(PAIR, constraints=[({"e": 1.0}, 0.0)]), InputError, "'e'; it must be about"),
         (lambda: Space(PAIR, constraints=[({"a": 1.0}, 9.0)]), InputError, "leave nothing"),
         (lambda: Space(PAIR, constraints=["a <= 1"]), InputTypeError, "factors by name"),
+        (lambda: Space(PAIR, constraints=3), InputTypeError, "constraints must be a list"),
         (lambda: Space.grid(PAIR), InputError, "a has no steps, and a grid needs them"),
         (lambda: Space.grid(a=Int(0, 2000), b=Int(0, 2000)), InputError, "4004001 combinations"),
         (lambda: Space.grid(a=Int(0, 2), feasible=lambda p: False), InputError, "nothing of the"),

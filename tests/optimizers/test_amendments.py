@@ -102,7 +102,7 @@ def test_what_cannot_be_corrected_says_what_to_do():
             opt.correct(trial, 1.0)
     with pytest.raises(TrialError, match="failed already"):
         opt.correct(failed, None)
-    with pytest.raises(InputError, match="finite"):
+    with pytest.raises(InputError, match="Pass None if the evaluation gave no usable value"):
         opt.correct(failed, float("nan"))
     with pytest.raises(TrialError, match=r"correct\(2, value\)"):
         opt.tell(failed, 1.0)
