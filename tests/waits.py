@@ -14,15 +14,17 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from botorch.acquisition import UpperConfidenceBound
 from cases import scattered, se
 from objectives import quadratic
-from simulated_cuda import Record, simulated_cuda
 
 import botorch_delay as bd
+
+if TYPE_CHECKING:  # imported, it would take the place of a real device in autograd
+    from simulated_cuda import Record
 
 IN_FLIGHT = 4
 
@@ -157,6 +159,8 @@ def played(mode: Mode, gpu: Record, n: int) -> Waits:
 
 def main(words: list[str]) -> None:
     """Print the tables."""
+    from simulated_cuda import simulated_cuda
+
     warnings.simplefilter("ignore")
     found = {}
     with simulated_cuda() as gpu:

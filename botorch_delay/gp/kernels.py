@@ -37,6 +37,7 @@ from botorch_delay.exceptions import InputError, InputTypeError, StorageError
 # fit, 2 MiB.
 CHUNK_ELEMENTS = 2**22
 CACHE_ELEMENTS = 2**18
+CHUNK_DIFFERENCES = 2**25  # on CUDA, of all coordinates: 256 MiB in double
 
 
 def rows_per_chunk(columns: int, like: Tensor) -> int:
@@ -143,10 +144,17 @@ def _forward(kernel: Any, X1: Tensor, X2: Tensor) -> Tensor:
 
 
 def _distance(kernel: Kernel, X1: Tensor, X2: Tensor, factor: float = 1.0) -> Tensor:
-    """A multiple of the distance in lengthscales."""
+    """A multiple of the distance in lengthscales, from differences of coordinates."""
     per_unit = factor / kernel.lengthscale
-    exact = "donot_use_mm_for_euclid_dist"
-    return torch.cdist(X1 * per_unit, X2 * per_unit, compute_mode=exact)
+    X1, X2 = X1 * per_unit, X2 * per_unit
+    if not X1.is_cuda:
+        return torch.cdist(X1, X2, compute_mode="donot_use_mm_for_euclid_dist")
+    # There cdist starts a block of threads for every pair, which takes up to 40 times as long as
+    # these differences. Few rows at a time, to bound their memory.
+    rows = max(CHUNK_DIFFERENCES // max(X2.shape[-2] * X2.shape[-1], 1), 1)
+    others = X2.unsqueeze(-3)
+    parts = [(part.unsqueeze(-2) - others).norm(dim=-1) for part in X1.split(rows, dim=-2)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-2)
 
 
 # The kernels that a file may name; nothing else in a record is looked up, imported or executed.

@@ -13,6 +13,7 @@ from botorch_delay.design.ascent import (
     LEADERS,
     LOCAL_POINTS,
     LOCAL_REACH,
+    largest,
     lowest_of_largest,
     lowest_tied,
     maximize,
@@ -298,11 +299,11 @@ class Maximizer:
         share = ANSWERS_FOR_MOST / max(points, asked - LOCAL_POINTS, ANSWERS_FOR_MOST)
         climbs = FEWEST_CLIMBS if costly else max(int(MOST_CLIMBS * share), FEWEST_CLIMBS)
         climbs = min(climbs, len(scores))
-        best, reach = scores.topk(climbs).indices, 1.0
+        best, reach = largest(scores, climbs), 1.0
         if model.surrogate.learned:
             # Climbs stay near the best means; spread points explore, without the corners.
             mean = model.mean.masked_fill(~allowed, -torch.inf)
-            best = torch.cat([best[:1], mean.topk(climbs).indices])
+            best = torch.cat([best[:1], largest(mean, climbs)])
             reach = LOCAL_REACH
         best = best[allowed[best]]  # at least the first
         starts, reached = pool[best], scores[best]

@@ -18,6 +18,7 @@ from gpytorch.kernels import (
 from oracle import kernel_function
 
 from botorch_delay.exceptions import InputError, InputTypeError, StorageError
+from botorch_delay.gp import kernels
 from botorch_delay.gp.kernels import (
     build_kernel,
     check_kernel,
@@ -51,6 +52,21 @@ def test_covariance_agrees_with_gpytorch_and_broadcasts_over_batches(name):
     kernel, X, Z = KERNELS[name](), scattered(12).reshape(3, 4, 2), scattered(5, seed=1)
     ours = covariance(kernel, X, Z.expand(3, 5, 2))
     torch.testing.assert_close(ours, kernel(X, Z.expand(3, 5, 2)).to_dense(), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", KERNELS)
+def test_covariance_on_a_device_is_that_on_the_cpu(name, monkeypatch):
+    monkeypatch.setattr(kernels, "CHUNK_DIFFERENCES", 3 * 5 * 2)  # three rows at a time
+    X, Z = scattered(24).reshape(3, 8, 2), scattered(5, seed=1)
+    X[0, 0] = Z[0]
+    found = []
+    for device in ("cpu", "cuda"):
+        kernel, near = KERNELS[name]().to(device), X.to(device).requires_grad_()
+        values = covariance(kernel, near, Z.to(device))
+        (slope,) = torch.autograd.grad(values.sum(), near)
+        found.append((values.detach().cpu(), slope.cpu()))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-13, atol=1e-13)
 
 
 def test_covariance_has_the_gradient_of_gpytorch():

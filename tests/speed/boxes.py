@@ -8,6 +8,7 @@ from botorch.optim.optimize import optimize_acqf
 from torch import Tensor
 
 from botorch_delay.domains.box import BoxDomain
+from botorch_delay.domains.devices import seeded
 from botorch_delay.optimizers.bpe import BPEDelayOptimizer
 from speed.clocks import interleaved
 from speed.peers import (
@@ -62,8 +63,8 @@ def against_optimize_acqf(*, n_picks: int, every: int, repeats: int) -> list[Row
             for k in some
         ]
 
-    with botorch_at_its_best(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # BoTorch draws its restarts from the global generator
+    # BoTorch draws its restarts from the global generator.
+    with botorch_at_its_best(), seeded(0, torch.device("cpu")):
         with torch.enable_grad():
             found = interleaved({"ours": ours, "botorch": searched}, repeats)
         shares = [

@@ -94,7 +94,11 @@ def cuda(
     rows.append(index_method_on(device, n_small, answered, steps))
     rows.append(design_asks_on(device, n_small, steps))
     rows += [elimination_on(device, name, n_candidates, answered, repeats) for name in CONFIDENCES]
-    return rows + learned_box_on(device, answered, steps)
+    for n in (n_small, n_middle, n_candidates // 5):
+        rows += learned_points_on(device, n, answered, steps)
+    for known in (answered // 5, answered, 4 * answered):
+        rows += learned_box_on(device, known, steps)
+    return rows
 
 
 def design_on(
@@ -272,18 +276,21 @@ def elimination_on(device: torch.device, name: str, n: int, answered: int, repea
     )
 
 
+def learned_points_on(device: torch.device, n: int, answered: int, steps: int) -> list[Row]:
+    """Asks on a set of points with a learned kernel, against the CPU."""
+    points = uniform(n, 4)
+    told = slice(0, n, max(n // answered, 1))
+    here, there = (
+        asks_on(FiniteDomain(points.to(on)), points[told], steps) for on in ("cpu", device)
+    )
+    work = f"learned, {len(points[told])} answers on {n:,} points in 4 columns"
+    return _against_the_cpu(work, here, there)
+
+
 def learned_box_on(device: torch.device, answered: int, steps: int) -> list[Row]:
     """Asks on a box with a learned kernel, against ``optimize_acqf`` there and against the CPU."""
     X = uniform(answered, 4)
-    y = -(X - 0.3).square().sum(dim=1)
-
-    def asks(on: torch.device) -> tuple[float, float]:
-        opt = AcquisitionOptimizer(BoxDomain(torch.stack([X.new_zeros(4), X.new_ones(4)]).to(on)))
-        opt.attach(X.to(on), y.to(on))
-        first = _timed(on, opt.ask)
-        return first, statistics.median(_timed(on, opt.ask) for _ in range(steps))
-
-    known, values = X.to(device), y.to(device)
+    known, values = X.to(device), bowl(X).to(device)
     bounds = torch.stack([known.new_zeros(4), known.new_ones(4)])
 
     def searched() -> Tensor:
@@ -291,15 +298,34 @@ def learned_box_on(device: torch.device, answered: int, steps: int) -> list[Row]
         function = UpperConfidenceBound(model, beta=BETA)
         return optimize_acqf(function, bounds, q=1, num_restarts=10, raw_samples=512)[0]
 
-    here, there = asks(torch.device("cpu")), asks(device)
+    here, there = (asks_on(BoxDomain(bounds.to(on)), X, steps) for on in ("cpu", device))
     with botorch_at_its_best(), seeded(0, device), torch.enable_grad():
         searched()
         theirs = _timed(device, searched)
     work = f"learned box, {answered} answers in 4 columns"
+    against = "optimize_acqf on the device, no fit"
+    row = Row(f"{work}: ask", there[1], peer=theirs, against=against)
+    return [row, *_against_the_cpu(work, here, there)]
+
+
+def bowl(X: Tensor) -> Tensor:
+    return -(X - 0.3).square().sum(dim=1)
+
+
+def asks_on(domain: BoxDomain | FiniteDomain, X: Tensor, steps: int) -> tuple[float, float]:
+    """Seconds of an ask that fits, and the median of others, on the domain's device."""
+    on = domain.device
+    opt = AcquisitionOptimizer(domain)
+    opt.attach(X.to(on), bowl(X).to(on))
+    first = _timed(on, opt.ask)
+    return first, statistics.median(_timed(on, opt.ask) for _ in range(steps))
+
+
+def _against_the_cpu(work: str, here: tuple[float, float], there: tuple[float, float]) -> list[Row]:
+    names = ("ask that fits", "ask")
     return [
-        Row(f"{work}: ask", there[1], peer=theirs, against="optimize_acqf on the device, no fit"),
-        Row(f"{work}: ask", there[1], peer=here[1], against="the same on the CPU"),
-        Row(f"{work}: ask that fits", there[0], peer=here[0], against="the same on the CPU"),
+        Row(f"{work}: {name}", ours, peer=theirs, against="the same on the CPU")
+        for name, ours, theirs in zip(names, there, here, strict=True)
     ]
 
 
