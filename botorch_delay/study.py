@@ -85,30 +85,36 @@ def read_space(path: str | os.PathLike[str]) -> Space:
                 f'{unknown}expected at least one [parameters.NAME] table, or arms = "file.csv", '
                 "the name of a CSV file, and nothing else."
             )
-        listed: Mapping[str, Parameter] = {}
         if arms is not None:
-            if not isinstance(arms, str):
-                raise InputError(f"arms must be the name of a CSV file, got {arms!r}.")
-            listed = Space.arms(file.parent / arms).parameters
-        parameters = {name: _parameter(name, table, listed) for name, table in tables.items()}
-        if arms is not None:
-            return Space.arms(file.parent / arms, parameters)
+            return _space_of_arms(file.parent, arms, tables)
+        parameters = {name: _parameter(name, table) for name, table in tables.items()}
         is_box = any("low" in t and not {"step", "steps"} & t.keys() for t in tables.values())
         return Space(parameters) if is_box else Space.grid(parameters)
     except InputError as error:
         raise InputError(f"{file}: {error}") from error
 
 
-def _parameter(name: str, table: Any, listed: Mapping[str, Parameter]) -> Parameter:
-    """The parameter that a table describes: values, steps between two ends, or a range.
+def _space_of_arms(folder: Path, arms: Any, tables: Mapping[str, Any]) -> Space:
+    """The arms of a CSV file; values or ends that a table does not tell are those of the arms."""
+    if not isinstance(arms, str):
+        raise InputError(f"arms must be the name of a CSV file, got {arms!r}.")
+    told, listed = {"values", "low", "high"}, None
+    parameters = {}
+    for name, table in tables.items():
+        if not isinstance(table, dict) or told & table.keys():
+            parameters[name] = _parameter(name, table)
+    for name in tables.keys() - parameters.keys():
+        listed = listed or Space.arms(folder / arms, parameters).parameters
+        own = listed[name].describe() if name in listed else {}
+        both = {key: own[key] for key in told & own.keys()} | tables[name]
+        parameters[name] = _parameter(name, both)
+    return Space.arms(folder / arms, parameters)
 
-    Values or ends that it does not tell are those of the arms, which are ``listed``.
-    """
+
+def _parameter(name: str, table: Any) -> Parameter:
+    """The parameter that a table describes: values, steps between two ends, or a range."""
     if not isinstance(table, dict):
         raise InputError(f"parameter {name}: expected a table, got {table!r}.")
-    if name in listed and not {"values", "low", "high"} & table.keys():
-        own = listed[name].describe()
-        table = {key: own[key] for key in ("values", "low", "high") if key in own} | table
     make: Callable[..., Parameter] = _steps
     if (values := table.get("values")) is not None:
         numeric = isinstance(values, list) and all(type(v) in (int, float) for v in values)
@@ -339,7 +345,8 @@ def read_number(text: str, what: str) -> float:
     if number is not None and math.isfinite(number):
         return number
     if number is not None:
-        must = f"be finite, got {text}. A trial without a result is reported by fail"
+        advice = "Report a trial without a result with fail, and take a told one back with correct"
+        must = f"be finite, got {text}. {advice} ID none"
     elif (point := as_number(text.replace(",", "."))) is not None:
         must = f"have a decimal point and no commas, such as {point:.12g}; got {text}"
     else:

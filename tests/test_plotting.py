@@ -45,7 +45,8 @@ def test_regret_of_one_run_and_of_several():
     ax = plotting.plot_regret({"a": [history, other], "b": history})
     assert labels(ax) == ["a", "b"]
     assert len(ax.collections) == 1  # the band of the repeats
-    for bad in ({}, [history], {"a": []}, {"a": [history, played(horizon=30)[1]]}, {"a": [1]}):
+    unequal = {"a": [history, played(horizon=30)[1]]}
+    for bad in ({}, [history], {"a": []}, unequal, {"a": [1]}, {"a": played()[0]}, played()[0]):
         with pytest.raises(InputError):
             plotting.plot_regret(bad)
 
@@ -194,6 +195,10 @@ def test_the_history_of_a_run(maximize):
     assert {text.get_text() for text in top.get_legend().get_texts()} == {
         *("answer", "attached", "best so far", "failed")
     }
+    opt.mark_abandoned(opt.ask())
+    again, _ = plotting.plot_history(opt)
+    assert again.collections[-1].get_label() == "abandoned"
+    assert again.collections[-1].get_offsets()[:, 0].tolist() == [13.0]
     best = torch.as_tensor(top.lines[0].get_ydata())
     assert (best[0], top.lines[0].get_xdata()[0]) == (0.0, 2.0)  # attached after two asks
     extreme = max if maximize else min
@@ -227,16 +232,19 @@ def test_slices_show_what_is_expected_in_the_user_s_units(maximize):
 
 def test_columns_of_a_space_have_its_names_units_and_values():
     space = bd.Space(
-        rate=bd.Float(1e-4, 1e-1, log=True, unit="1/s"), kind=bd.Choice(["relu", "tanh"])
+        rate=bd.Float(1e-4, 1e-1, log=True, unit="1/s"),
+        kind=bd.Choice(["relu", "tanh", "a very long name of another"]),
     )
     opt = bd.RandomOptimizer(space, horizon=5)
     for trial in opt.ask(4):
         opt.tell(trial, trial.params["rate"])
     rate, kind = plotting.plot_slices(opt)
     assert (rate.get_xlabel(), kind.get_xlabel()) == ("rate (1/s)", "kind")
-    assert [text.get_text() for text in kind.get_xticklabels()] == ["relu", "tanh"]
+    words = ["relu", "tanh", "a very l…another"]
+    assert [text.get_text() for text in kind.get_xticklabels()] == words
+    assert kind.get_xlim() == (-0.5, 2.5)
     written = {text.get_text() for text in plotting.plot_parallel(opt).texts}
-    assert {"relu", "tanh", "0.0001", "0.1"} <= written
+    assert {*words, "0.0001", "0.1"} <= written
 
 
 def test_lines_through_all_columns():

@@ -512,6 +512,14 @@ def test_arms_may_be_words_and_have_units(command, tmp_path):
     again = read_space(tmp_path / "space.toml")
     assert again.parameters["dose"] == domain.columns.parameters["dose"]
     assert again.parameters["acid"] == bd.Choice(["citric", "malic"], unit="-")
+    # A column of mixed cells is told.
+    (tmp_path / "arms.csv").write_text("acid,dose\ncitric,1\nmalic,10\ncitric,full\n")
+    with pytest.raises(InputError, match=r"arms.csv, line 4 has dose = 'full' where most"):
+        read_space(tmp_path / "space.toml")
+    table = 'arms = "arms.csv"\n[parameters.dose]\nvalues = ["1", "10", "full"]'
+    (tmp_path / "space.toml").write_text(f"{table}\n[parameters.acid]\nunit = '-'")
+    mixed = read_space(tmp_path / "space.toml")
+    assert mixed.domain.params(mixed.domain.points[2]) == {"acid": "citric", "dose": "full"}
 
 
 BAD_SPACES = {
@@ -577,7 +585,7 @@ def test_bad_arms_give_one_line(command, tmp_path):
     (tmp_path / "space.toml").write_text('arms = "arms.csv"')
     code, _, err = command("init", "s.db", "--space", "space.toml", "--horizon", 5)
     assert (code, len(err)) == (2, 1)
-    assert "space.toml: Arms must be distinct; arms 0 and 2" in err[0]
+    assert "space.toml: Arms must be distinct; arms.csv, line 2 and arms.csv, line 4" in err[0]
 
 
 @pytest.mark.parametrize(

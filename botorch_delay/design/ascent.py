@@ -62,11 +62,6 @@ def lowest_tied(scores: Tensor, scale: float = 0.0) -> Tensor:
     return (scores >= top - slack).byte().argmax().unsqueeze(0)
 
 
-def largest(scores: Tensor, n: int) -> Tensor:
-    """The rows of the ``n`` largest scores, and of equal ones the first; ``topk`` takes any."""
-    return scores.argsort(descending=True, stable=True)[:n]
-
-
 def maximize(
     function: Callable[[Tensor], Tensor],
     domain: Domain,

@@ -254,7 +254,7 @@ class Domain(ABC):
                 raise InputError(
                     f"{name} must have one of the numbers {known} in column {dim} "
                     f"({self.names[dim]}), which stand for its options; got "
-                    f"{X[unknown, dim][0].item():g}. Or attach a dict of values by name."
+                    f"{X[unknown, dim][0].item():g}. Or pass a dict of values by name."
                 )
 
     def _check_columns(self, columns: Any, name: str) -> tuple[int, ...]:

@@ -309,6 +309,11 @@ class Choice(Parameter):
             raise InputTypeError(
                 f"values must be a list of what there is to choose from, got {self.values!r}."
             )
+        if isinstance(self.values, set | frozenset):
+            raise InputTypeError(
+                "values must be a list: a set has no order, so that a seed would not give the same "
+                f"asks again; got {self.values!r}."
+            )
         validation.flag(self.ordered, "ordered")
         validation.flag(self.log, "log")
         _check_unit(self.unit)

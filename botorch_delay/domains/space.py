@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import numbers
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from botorch_delay.domains.columns import Columns, ParamsTest
 from botorch_delay.domains.domain import Domain
 from botorch_delay.domains.finite import FiniteDomain
 from botorch_delay.domains.parameters import Choice, Float, Int, Parameter, distinct, value_of
-from botorch_delay.domains.tables import read_rows
+from botorch_delay.domains.tables import as_number, read_rows
 from botorch_delay.exceptions import InputError, InputTypeError
 
 MAX_ARMS = 1_000_000
@@ -120,7 +120,7 @@ class Space:
             table: a list of dicts, all with the same names; a ``pandas.DataFrame``; or the path of
                 a CSV file with a header of names.
             parameters: of columns whose kind the table does not tell: by default columns of
-                numbers are numbers between their ends, all others unordered choices.
+                numbers are numbers between their ends, columns of words unordered choices.
             named: further ones, as in ``dose=Float(0.1, 10, log=True, unit="mg/ml")``.
 
         Example:
@@ -130,20 +130,23 @@ class Space:
         """
         rows = _rows(table)
         given = _merged(parameters, named)
-        names = list(rows[0])
+        names = list(next(iter(rows.values())))
         if unknown := [name for name in given if name not in names]:
             raise InputError(f"The arms have no column {unknown[0]!r}; they have {names}.")
-        space = cls({name: given.get(name) or _kind(name, rows) for name in names})
+        kinds = {name: given.get(name) or _kind(name, rows) for name in names}
+        if len(rows) > 1 and all(kind.count == 1 for kind in kinds.values()):
+            raise InputError(f"Arms must be distinct; all {len(rows)} are the same.")
+        space = cls(kinds)
         columns = space.domain.columns
-        numbers: dict[tuple[float, ...], int] = {}
-        for place, row in enumerate(rows):
+        numbers: dict[tuple[float, ...], str] = {}
+        for place, row in rows.items():
             try:
                 found = tuple(columns.numbers(row))
             except InputError as error:
-                raise type(error)(f"arm {place}: {error}") from error
+                raise type(error)(f"{place}: {error}") from error
             if found in numbers:
                 raise InputError(
-                    f"Arms must be distinct; arms {numbers[found]} and {place} are both {row}."
+                    f"Arms must be distinct; {numbers[found]} and {place} are both {row}."
                 )
             numbers[found] = place
         space.domain = _set(space.domain.like.new_tensor(list(numbers)), columns)
@@ -267,10 +270,11 @@ def _linear(
     return columns, torch.tensor(values, dtype=torch.double), rhs
 
 
-def _rows(table: Any) -> list[dict[str, Any]]:
-    """A table as a list of dicts with the same names."""
+def _rows(table: Any) -> dict[str, dict[str, Any]]:
+    """A table as dicts with the same names, by the place of each, for messages."""
+    places: Sequence[str] | None = None
     if isinstance(table, str | os.PathLike):
-        table = _read_csv(Path(table))
+        places, table = _read_csv(Path(table))
     if callable(to_dict := getattr(table, "to_dict", None)):
         table = to_dict("records")  # of pandas
     if not isinstance(table, Sequence) or not all(isinstance(row, Mapping) for row in table):
@@ -280,47 +284,60 @@ def _rows(table: Any) -> list[dict[str, Any]]:
         )
     if not table:
         raise InputError("A table of arms must have at least one row, got none.")
-    for place, row in enumerate(table):
+    rows = dict(
+        zip(places or [f"arm {number}" for number in range(len(table))], table, strict=True)
+    )
+    for place, row in rows.items():
         if row.keys() != table[0].keys():
             raise InputError(
-                f"All arms must have the same names, {list(table[0])}; arm {place} has {list(row)}."
+                f"All arms must have the same names, {list(table[0])}; {place} has {list(row)}."
             )
-    rows = [
-        {name: v.item() if isinstance(v, np.generic) else v for name, v in row.items()}
-        for row in table
-    ]
-    for place, row in enumerate(rows):
-        if gaps := [name for name, v in row.items() if v is None or v != v]:
-            raise InputError(f"Arm {place} has no {gaps[0]}, got {row[gaps[0]]}.")
+        rows[place] = {n: v.item() if isinstance(v, np.generic) else v for n, v in row.items()}
+        if gaps := [name for name, v in rows[place].items() if v is None or v != v]:
+            raise InputError(
+                f"Every arm needs a value for each name; {place} has no {gaps[0]}, got "
+                f"{row[gaps[0]]}."
+            )
     return rows
 
 
-def _read_csv(file: Path) -> list[dict[str, Any]]:
-    """The arms of a CSV file: a header of names, then one row for each arm."""
-    names, *cells = [row for _, row in read_rows(file)] or [[]]
-    if not cells or not all(isinstance(value_of(name), str) for name in names):
+def _read_csv(file: Path) -> tuple[list[str], list[dict[str, Any]]]:
+    """The arms of a CSV file, a header of names and a row for each arm, and the place of each."""
+    (_, names), *found = list(read_rows(file)) or [(1, [])]
+    if not found or not all(isinstance(value_of(name), str) for name in names):
         raise InputError(f"{file}: expected a header of names, and at least one arm.")
     if "" in names or len(set(names)) < len(names):
         raise InputError(f"{file}: names must be distinct and not empty, got {names}.")
-    for place, row in enumerate(cells):
+    for line, row in found:
         if len(row) != len(names) or "" in row:
             raise InputError(
-                f"{file}: expected a value for each of {names}, got {row} for arm {place}."
+                f"{file}, line {line}: expected a value for each of {names}, got {row}."
             )
+    cells = [row for _, row in found]
     columns = [[value_of(cell) for cell in column] for column in zip(*cells, strict=True)]
     for dim, column in enumerate(columns):
         if any(isinstance(value, str) for value in column):  # words, some of which look otherwise
             columns[dim] = [row[dim] for row in cells]
-    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+    rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+    return [f"{file}, line {line}" for line, _ in found], rows
 
 
-def _kind(name: str, rows: Sequence[Mapping[str, Any]]) -> Parameter:
+def _kind(name: str, rows: Mapping[str, Mapping[str, Any]]) -> Parameter:
     """The parameter of a table's column: whole numbers, numbers, or an unordered choice."""
-    values = [row[name] for row in rows]
+    values = {place: row[name] for place, row in rows.items()}
+    texts = {place: value for place, value in values.items() if isinstance(value, str)}
+    words = [place for place, text in texts.items() if as_number(text) is None]
+    if 2 * len(words) < len(texts):  # most are numbers, and would be taken for choices
+        place = words[0] if words else next(iter(texts))
+        found = "where most others are numbers" if words else "as text, not as a number"
+        raise InputError(
+            f"{place} has {name} = {texts[place]!r} {found}. Correct it, or describe {name} as a "
+            "Choice of its values, if it is one."
+        )
     try:
-        if any(isinstance(v, bool) or not isinstance(v, numbers.Real) for v in values):
-            return Choice(distinct(values))
-        whole = all(isinstance(v, numbers.Integral) for v in values)
-        return (Int if whole else Float)(min(values), max(values))
+        if any(isinstance(v, bool) or not isinstance(v, Real) for v in values.values()):
+            return Choice(distinct(values.values()))
+        whole = all(isinstance(v, Integral) for v in values.values())
+        return (Int if whole else Float)(min(values.values()), max(values.values()))
     except InputError as error:
         raise type(error)(f"{name}: {error}") from error

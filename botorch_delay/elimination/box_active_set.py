@@ -24,7 +24,7 @@ from botorch_delay.confidence.nets import largest_prior_deviation
 from botorch_delay.design.ascent import maximize, snapped, stretched
 from botorch_delay.design.box import BoxDesign, corners
 from botorch_delay.domains.box import BoxDomain
-from botorch_delay.domains.devices import generator_for, sent
+from botorch_delay.domains.devices import generator_for, moved, sent
 from botorch_delay.domains.domain import Domain, PointKeys
 from botorch_delay.domains.finite import FiniteDomain
 from botorch_delay.elimination.active_set import (
@@ -306,7 +306,8 @@ class BoxActiveSet(ActiveSet):
 def spread_points(domain: Domain, n: int, generator: torch.Generator, *, edge: int = 0) -> Tensor:
     """``n`` points spread over a box, ``n x d``; all points of a finite set.
 
-    With ``edge`` that many of them are added again, moved to the boundary of the box.
+    With ``edge`` that many of them are added again, moved to the boundary of the box. The order is
+    random, for the first of points with equal scores is asked.
     """
     if not isinstance(domain, BoxDomain):
         return domain.like
@@ -314,7 +315,8 @@ def spread_points(domain: Domain, n: int, generator: torch.Generator, *, edge: i
     if not edge:
         return points
     edges = snapped(domain, points[:edge], generator)
-    return torch.unique(torch.cat([points, edges[domain.contains(edges)]]), dim=0)
+    points = torch.unique(torch.cat([points, edges[domain.contains(edges)]]), dim=0)
+    return points[moved(torch.randperm(len(points), generator=generator), points.device)]
 
 
 def quasi_random(domain: Domain, batch: int, size: int, seed: int) -> Tensor:

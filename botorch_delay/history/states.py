@@ -34,8 +34,9 @@ def check_format(version: Any, what: str) -> None:
 
 def check_state(state: Mapping[str, Any]) -> None:
     """Refuse what does not have the entries of a state, or has another format."""
-    if not isinstance(state, Mapping):
-        raise StorageError(f"A state is a dict, got {type(state).__name__}; use state_dict().")
+    if not isinstance(state, Mapping) or "format" not in state:
+        what = "a dict without a format" if isinstance(state, Mapping) else type(state).__name__
+        raise StorageError(f"A state is what state_dict() returned, got {what}.")
     check_format(state.get("format"), "The state")
     if not isinstance(state.get("points", state.get("bounds")), Tensor):
         raise StorageError("The state is malformed: it has neither points nor bounds.")

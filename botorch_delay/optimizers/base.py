@@ -338,7 +338,10 @@ class Optimizer(ReadableRun, ABC):
         if found.state is not TrialState.RUNNING:
             state, hint = found.state, ""
             if state is TrialState.COMPLETED:
-                hint = f" A wrong answer is replaced by correct({found.id}, value)."
+                hint = (
+                    f" A wrong answer is replaced by correct({found.id}, value), or by "
+                    f"correct({found.id}, None) if the evaluation failed."
+                )
             raise TrialError(
                 f"Trial {found.id} is {state.value}; only a running trial can be {verb}.{hint}"
             )

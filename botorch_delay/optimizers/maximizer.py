@@ -13,7 +13,6 @@ from botorch_delay.design.ascent import (
     LEADERS,
     LOCAL_POINTS,
     LOCAL_REACH,
-    largest,
     lowest_of_largest,
     lowest_tied,
     maximize,
@@ -299,11 +298,13 @@ class Maximizer:
         share = ANSWERS_FOR_MOST / max(points, asked - LOCAL_POINTS, ANSWERS_FOR_MOST)
         climbs = FEWEST_CLIMBS if costly else max(int(MOST_CLIMBS * share), FEWEST_CLIMBS)
         climbs = min(climbs, len(scores))
-        best, reach = largest(scores, climbs), 1.0
+        # Sorted, since topk orders equal scores differently on CUDA.
+        best, reach = scores.argsort(descending=True, stable=True)[:climbs], 1.0
         if model.surrogate.learned:
             # Climbs stay near the best means; spread points explore, without the corners.
             mean = model.mean.masked_fill(~allowed, -torch.inf)
-            best = torch.cat([best[:1], largest(mean, climbs)])
+            order = mean.argsort(descending=True, stable=True)
+            best = torch.cat([best[:1], order[:climbs]])
             reach = LOCAL_REACH
         best = best[allowed[best]]  # at least the first
         starts, reached = pool[best], scores[best]

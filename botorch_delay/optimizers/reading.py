@@ -145,6 +145,7 @@ class ReadableRun(Run, ABC):
         Raises:
             NoAnswerError: before any answer.
         """
+        tried = validation.flag(tried, "tried")
         data, judged = self._judged("base a recommendation on")
         surrogate, answered = judged.surrogate, sent(data.X, self._domain.like)
         evaluated = [result.index for result in self._ledger.results()]
@@ -193,6 +194,7 @@ class ReadableRun(Run, ABC):
         X = validation.matrix(X, "X")
         validation.matches(X, "X", self._domain.like)
         self._domain.check_logarithms(X, "X")
+        self._domain.check_categories(X, "X")
         return self._predicted(X, *self._judged("predict from"))
 
     @exclusive

@@ -20,12 +20,14 @@ from botorch_delay.optimizers.base import Optimizer
 BLUE, VERMILION, ORANGE, GREEN = "#0072B2", "#D55E00", "#E69F00", "#009E73"
 # A column with at most LISTED values is drawn value by value, one with more at STEPS points.
 LISTED, STEPS = 12, 101
+MAX_LABEL = 16  # characters; longer ones would leave no room for the picture
 
 
 def check(value: Any, kind: type, name: str) -> None:
     """Refuse to draw any other type."""
     if not isinstance(value, kind):
-        raise InputTypeError(f"{name} draws a {kind.__name__}, got {type(value).__name__}.")
+        article = "an" if kind.__name__[0] in "AEIO" else "a"
+        raise InputTypeError(f"{name} draws {article} {kind.__name__}, got {type(value).__name__}.")
 
 
 def pyplot() -> Any:
@@ -83,8 +85,7 @@ class Column:
         self.texts: list[str] = []
         if allowed is not None and (self._is_category or len(allowed) <= LISTED):
             self.values = allowed.cpu().double()
-            values = map(parameter.decode, self.values.tolist())
-            self.texts = [f"{v:.4g}" if isinstance(v, float) else text_of(v) for v in values]
+            self.texts = [_label(parameter.decode(v)) for v in self.values.tolist()]
         else:
             steps, (low, high) = torch.linspace(0, 1, STEPS, dtype=torch.double), ends
             self.values = low * (high / low) ** steps if self.is_log else low + (high - low) * steps
@@ -109,8 +110,16 @@ class Column:
         if self.texts:
             axis.set_ticks(self.at(self.values).tolist(), self.texts)
             axis.set_ticks([], minor=True)
+            if self._is_category:  # the first and the last are not cut at the frame
+                axis.axes.set(**{f"{axis.axis_name}lim": (-0.5, len(self.texts) - 0.5)})
             if axis.axis_name == "x" and sum(map(len, self.texts)) > 24:
                 axis.set_tick_params(rotation=45)
+
+
+def _label(value: Any) -> str:
+    text = f"{value:.4g}" if isinstance(value, float) else text_of(value)
+    half = MAX_LABEL // 2
+    return text if len(text) <= MAX_LABEL else f"{text[:half]}…{text[1 - half :]}"
 
 
 def best_so_far(optimizer: Optimizer, values: Tensor) -> Tensor:

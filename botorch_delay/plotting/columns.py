@@ -94,6 +94,7 @@ def plot_parallel(optimizer: Optimizer, ax: Axes | None = None) -> Axes:
         marks = column.values if column.texts else column.values[[0, -1]]
         for text, height in zip(texts, column.share(marks).tolist(), strict=True):
             style: dict[str, Any] = {"xytext": (4, 0), "textcoords": "offset points"}
+            style["bbox"] = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5}
             ax.annotate(text, (place, height), va="center", fontsize="small", **style)
     ax.set_xticks(places, [column.name for column in columns])
     ax.set_yticks([])

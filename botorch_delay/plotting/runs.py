@@ -12,7 +12,7 @@ from torch import Tensor
 from botorch_delay.benchmarks import SimulationResult
 from botorch_delay.benchmarks.paper import draw_mean
 from botorch_delay.domains.box import points_of_grid
-from botorch_delay.exceptions import InputError, NoAnswerError
+from botorch_delay.exceptions import InputError, InputTypeError, NoAnswerError
 from botorch_delay.gp.delayed_gp import DelayedGP
 from botorch_delay.history.trials import TrialState
 from botorch_delay.optimizers.base import Optimizer
@@ -45,20 +45,32 @@ def plot_regret(
 
     Several of one name are drawn as their mean with a band of half a standard deviation.
     """
-    check(histories, Mapping, "plot_regret")
-    if not histories:
-        raise InputError("histories must hold at least one history.")
+    named = _simulated(histories)
     ax = new_axes(ax)
-    for name, repeats in histories.items():
-        runs = [repeats] if isinstance(repeats, SimulationResult) else repeats
-        for run in runs:
-            check(run, SimulationResult, "plot_regret")
+    for name, runs in named.items():
         if len({len(run.regret) for run in runs}) != 1:
             raise InputError(f"The histories of {name!r} must be one or more of equal length.")
         draw_mean(ax, name, torch.stack([run.regret for run in runs]).numpy())
     ax.set(xlabel="asks", ylabel="cumulative regret")
     ax.legend(frameon=False)
     return ax
+
+
+def _simulated(histories: Any) -> dict[str, Sequence[SimulationResult]]:
+    """Histories by name, one or more of each, checked."""
+    given = histories if isinstance(histories, Mapping) else {}
+    named = {name: runs if isinstance(runs, Sequence) else [runs] for name, runs in given.items()}
+    every = itertools.chain(*named.values())
+    wrong = [run for run in every if not isinstance(run, SimulationResult)]
+    if wrong or not isinstance(histories, Mapping):
+        raise InputTypeError(
+            "plot_regret draws what simulate() returns, by name, as in {'BPE-Delay': result}; got "
+            f"{type(wrong[0] if wrong else histories).__name__}. Where regret is not known, "
+            "plot_best draws the best answer over time."
+        )
+    if not named:
+        raise InputError("histories must hold at least one history.")
+    return named
 
 
 def plot_active_set(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axes:
@@ -210,12 +222,17 @@ def plot_history(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> li
         top.scatter(*at, edgecolor=ORANGE, label="attached", **attached)
     ends = torch.cat([steps[order], torch.tensor([max(count, 1)])])
     top.step(ends, torch.cat([best, best[-1:]]), where="post", color=GREEN, label="best so far")
-    failed = [t.told_step or 0 for t in trials if t.state is TrialState.FAILED]
-    if failed:
-        low = top.get_ylim()[0]
-        top.scatter(failed, [low] * len(failed), marker="x", s=24, color=VERMILION, label="failed")
+    low = top.get_ylim()[0]
+    for state, marker, color in (
+        (TrialState.FAILED, "x", VERMILION),
+        (TrialState.ABANDONED, "+", "0.4"),
+    ):
+        ends_at = [t.told_step or 0 for t in trials if t.state is state]
+        if ends_at:
+            style: dict[str, Any] = {"marker": marker, "s": 24, "color": color}
+            top.scatter(ends_at, [low] * len(ends_at), label=state.value, **style)
     top.set(ylabel="value", title=f"{count} trials asked, {len(optimizer.pending)} running")
-    top.legend(frameon=False, ncol=4, fontsize="small")
+    top.legend(frameon=False, ncol=5, fontsize="small")
     ended = [count if t.told_step is None else t.told_step for t in trials]
     ends = torch.bincount(torch.tensor(ended, dtype=torch.long), minlength=count + 1)
     in_flight = torch.arange(count + 1) - torch.cat([torch.zeros(1), ends[:count].cumsum(0)])

@@ -104,9 +104,3 @@ def test_of_a_large_design_the_nearest_points_give_the_deviation_and_all_answers
     whole = BoundClimb(surrogate, answers, design, 2.0, starts)
     expected = bound(surrogate, answers, design, 2.0, X, whole.cap)
     assert torch.allclose(whole(X), expected.detach(), atol=1e-9)
-
-
-def test_of_tied_scores_the_first_are_the_largest():
-    scores = torch.tensor([1.0, 3.0, 1.0, 3.0, 0.0, 1.0]).repeat(400)
-    assert ascent.largest(scores, 3).tolist() == [1, 3, 7]
-    assert ascent.largest(torch.zeros(3000), 40).tolist() == list(range(40))

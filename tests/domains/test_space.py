@@ -263,6 +263,9 @@ def test_words_that_look_like_numbers_stay_words_in_a_file(tmp_path):
     assert Space.arms(file).domain.table(torch.tensor([[0.0, 1.0]]).double()) == [
         {"code": "007", "dose": 1}
     ]
+    file.write_text("code,dose\n1,1\n2,2\nnone,3\n")
+    chosen = Space.arms(file, code=Choice(["1", "2", "none"])).domain
+    assert [row["code"] for row in chosen.table(chosen.points)] == ["1", "2", "none"]
 
 
 # Values from elsewhere, and JSON
@@ -409,11 +412,16 @@ def test_a_step_may_be_as_long_as_the_range_but_no_longer():
         (lambda: Space.arms([]), InputError, "at least one row"),
         (lambda: Space.arms(3), InputTypeError, "a list of dicts"),
         (lambda: Space.arms([{"a": 1}, {"b": 1}]), InputError, "arm 1 has"),
-        (lambda: Space.arms([{"a": 1}, {"a": None}]), InputError, "Arm 1 has no a"),
-        (lambda: Space.arms([{"a": 1.0}, {"a": math.nan}]), InputError, "Arm 1 has no a"),
-        (lambda: Space.arms([{"a": 1}, {"a": 2}, {"a": 1}]), InputError, "arms 0 and 2 are both"),
+        (lambda: Space.arms([{"a": 1}, {"a": None}]), InputError, "arm 1 has no a"),
+        (lambda: Space.arms([{"a": 1.0}, {"a": math.nan}]), InputError, "arm 1 has no a"),
+        (
+            lambda: Space.arms([{"a": 1}, {"a": 2}, {"a": 1}]),
+            InputError,
+            "arm 2 are both",
+        ),
         (lambda: Space.arms([{"a": 1}, {"a": 9}], a=Int(0, 5)), InputError, "arm 1: a must be"),
         (lambda: Space.arms([{"a": 1}, {"a": 2}], b=Int(0, 5)), InputError, "no column 'b'"),
+        (lambda: Space.arms([{"a": "1"}, {"a": "2"}]), InputError, "arm 0 has a = '1' as text"),
         (lambda: Space.arms("none.csv"), InputError, "No such file"),
     ],
 )
@@ -429,11 +437,13 @@ def test_bad_spaces(make, error, message):
         ("a,a\n1,2", "distinct"),
         ("a,\n1,2", "not empty"),
         ("1,2\n3,4", "header"),
-        ("a,b\n1", "a value for each of .* for arm 0"),
-        ("a,b\n1,2\n3,", "a value for each of .* for arm 1"),
-        ("a,b\n1,nan\n2,3", "Arm 0 has no b"),
+        ("a,b\n1", "line 2: expected a value for each of"),
+        ("a,b\n1,2\n3,", "line 3: expected a value for each of"),
+        ("a,b\n1,nan\n2,3", "line 2 has no b, got nan"),
         ("a,b\n1,inf\n2,3", "b: high must be finite"),
-        ("a,b\n1,2\n\n1,3\n1,2", "arms 0 and 2 are both"),
+        ("a,b\n1,2\n\n1,3\n1,2", "line 2 and .*, line 5 are both"),
+        ("a,b\n1,2\n1,2\n", "all 2 are the same"),
+        ("a,b\n1,0.1\n2,0.2\n3,n/a", "line 4 has b = 'n/a' where most others are numbers"),
     ],
 )
 def test_bad_files(tmp_path, text, message):

@@ -209,7 +209,7 @@ def test_what_is_attached_is_checked_by_name():
     with pytest.raises(InputTypeError, match=r"torch\.Tensor, a NumPy array of numbers, a dict"):
         opt.attach([3, "relu", 1.0], 1.0)
     beside = opt.ask().x.index_fill(0, torch.tensor(1), 7.0)
-    with pytest.raises(InputError, match=r"column 1 \(act\).*got 7\. Or attach a dict"):
+    with pytest.raises(InputError, match=r"column 1 \(act\).*got 7\. Or pass a dict"):
         opt.attach(beside, 1.0)
     assert len(opt.attached) == 1
 
