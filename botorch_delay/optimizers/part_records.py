@@ -105,6 +105,9 @@ def build_part(
     arguments, replace recorded ones at any depth.
     """
     if passed and passed.get(name) is not None:
+        is_given = isinstance(record, Mapping) and "hyperparameters" in record
+        if isinstance(passed[name], Kernel) and not is_given:
+            raise StorageError(f"The study learns its kernel; do not pass {name} to load.")
         return passed[name]
     if not isinstance(record, Mapping):
         return record

@@ -344,6 +344,9 @@ def test_custom_parts_are_passed_again_and_checked(tmp_path):
         bd.load(path, covar_module=other, delay=Linear2())
     with pytest.raises(StorageError, match=r"delay\.class="):
         bd.load(path, covar_module=kernel, delay=bd.NoDelay())
+    bd.AcquisitionOptimizer(opt.domain).save(tmp_path / "learned.db")
+    with pytest.raises(StorageError, match="learns its kernel; do not pass covar_module"):
+        bd.load(tmp_path / "learned.db", covar_module=kernel)
 
 
 class Plain(bd.DelayLaw):
