@@ -90,7 +90,8 @@ def _in_commands(message: str, study: Path | str) -> str:
 
     def command(call: re.Match[str]) -> str:
         name, given = call.groups()
-        told = "VALUE NAME=VALUE ..." if name == "attach" else given.replace(",", "").upper()
+        told = given.replace(",", "").upper().replace("NONE", "none")
+        told = "VALUE NAME=VALUE ..." if name == "attach" else told
         return f"botorch-delay {_COMMANDS.get(name, name)} {study} {told}".rstrip()
 
     return _CALL.sub(command, message).replace("opt.trials", f"botorch-delay export {study}")

@@ -45,7 +45,7 @@ from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.domains.domain import Domain
-from botorch_delay.domains.parameters import Choice, Float, Int, Parameter, text_of, value_of
+from botorch_delay.domains.parameters import Choice, Float, Int, Parameter, read_value, text_of
 from botorch_delay.domains.space import MAX_ARMS, Space
 from botorch_delay.domains.tables import as_number, read_rows, read_text
 from botorch_delay.exceptions import InputError, NoAnswerError
@@ -98,14 +98,18 @@ def _space_of_arms(folder: Path, arms: Any, tables: Mapping[str, Any]) -> Space:
     """The arms of a CSV file; values or ends that a table does not tell are those of the arms."""
     if not isinstance(arms, str):
         raise InputError(f"arms must be the name of a CSV file, got {arms!r}.")
-    told, listed = {"values", "low", "high"}, None
-    parameters = {}
-    for name, table in tables.items():
-        if not isinstance(table, dict) or told & table.keys():
-            parameters[name] = _parameter(name, table)
-    for name in tables.keys() - parameters.keys():
-        listed = listed or Space.arms(folder / arms, parameters).parameters
-        own = listed[name].describe() if name in listed else {}
+    told = {"values", "low", "high"}
+    complete = {
+        name: _parameter(name, table)
+        for name, table in tables.items()
+        if not isinstance(table, dict) or told & table.keys()
+    }
+    parameters = dict(complete)
+    for name in [name for name in tables if name not in complete]:
+        listed = Space.arms(folder / arms, complete).parameters
+        if name not in listed:
+            raise InputError(f"The arms have no column {name!r}; they have {list(listed)}.")
+        own = listed[name].describe()
         both = {key: own[key] for key in told & own.keys()} | tables[name]
         parameters[name] = _parameter(name, both)
     return Space.arms(folder / arms, parameters)
@@ -345,8 +349,8 @@ def read_number(text: str, what: str) -> float:
     if number is not None and math.isfinite(number):
         return number
     if number is not None:
-        advice = "Report a trial without a result with fail, and take a told one back with correct"
-        must = f"be finite, got {text}. {advice} ID none"
+        advice = "If the evaluation failed, run fail ID, or correct ID none if it was told a result"
+        must = f"be finite, got {text}. {advice}"
     elif (point := as_number(text.replace(",", "."))) is not None:
         must = f"have a decimal point and no commas, such as {point:.12g}; got {text}"
     else:
@@ -375,10 +379,7 @@ def _value(domain: Domain, name: str, text: str) -> Any:
     """The value of a parameter from its text, allowed or not."""
     parameter = domain.columns.parameters.get(name)
     listed = parameter.values if isinstance(parameter, Choice) else ()
-    for value in listed:
-        if text_of(value) == text:
-            return value
-    value = value_of(text)
+    value = read_value(parameter, text)
     if isinstance(value, str) and parameter and all(type(v) in (int, float) for v in listed):
         return read_number(text, name)  # raises, and says what is wrong
     return value

@@ -42,7 +42,7 @@ def test_regret_of_one_run_and_of_several():
     ax = plotting.plot_regret({"a": history})
     assert ax.lines[0].get_ydata()[-1] == history.regret[-1]
     other = played()[1]
-    ax = plotting.plot_regret({"a": [history, other], "b": history})
+    ax = plotting.plot_regret({"a": {1: history, 2: other}.values(), "b": history})
     assert labels(ax) == ["a", "b"]
     assert len(ax.collections) == 1  # the band of the repeats
     unequal = {"a": [history, played(horizon=30)[1]]}
@@ -245,6 +245,11 @@ def test_columns_of_a_space_have_its_names_units_and_values():
     assert kind.get_xlim() == (-0.5, 2.5)
     written = {text.get_text() for text in plotting.plot_parallel(opt).texts}
     assert {*words, "0.0001", "0.1"} <= written
+    alike = ["catalyst-2024-A-final", "catalyst-2025-A-final"]
+    opt = bd.RandomOptimizer(bd.Space(rate=bd.Float(0, 1), kind=bd.Choice(alike)), horizon=5)
+    opt.tell(opt.ask(), 0.0)
+    kind = plotting.plot_slices(opt)[1]
+    assert [text.get_text() for text in kind.get_xticklabels()] == alike
 
 
 def test_lines_through_all_columns():

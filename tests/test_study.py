@@ -514,15 +514,19 @@ def test_arms_may_be_words_and_have_units(command, tmp_path):
     assert again.parameters["acid"] == bd.Choice(["citric", "malic"], unit="-")
     # A column of mixed cells is told.
     (tmp_path / "arms.csv").write_text("acid,dose\ncitric,1\nmalic,10\ncitric,full\n")
-    with pytest.raises(InputError, match=r"arms.csv, line 4 has dose = 'full' where most"):
+    with pytest.raises(InputError, match=r"arms.csv, line 4 has dose = 'full', where most"):
         read_space(tmp_path / "space.toml")
-    table = 'arms = "arms.csv"\n[parameters.dose]\nvalues = ["1", "10", "full"]'
+    table = 'arms = "arms.csv"\n[parameters.dose]\nvalues = [1, 10, "full"]'
     (tmp_path / "space.toml").write_text(f"{table}\n[parameters.acid]\nunit = '-'")
     mixed = read_space(tmp_path / "space.toml")
     assert mixed.domain.params(mixed.domain.points[2]) == {"acid": "citric", "dose": "full"}
 
 
 BAD_SPACES = {
+    "no column to complete": (
+        'arms = "a.csv"\n[parameters.z]\nunit = "x"',
+        "The arms have no column 'z'",
+    ),
     "nothing": ("", "at least one"),
     "both": ('arms = "x.csv"\n[parameters.a]\nvalues=[1]', "No such file"),
     "other": ("[params.a]\nlow = 0\nhigh = 1", "'params' is unknown; expected at least one"),

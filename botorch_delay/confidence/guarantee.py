@@ -62,7 +62,7 @@ class Guarantee:
             total = self.budget.bound + self.budget.waits_cost + self.budget.excess
             times += f", {total:.6g} for the whole horizon, by what waits and rounds cost so far"
             if total >= self.budget.trivial:
-                times += f" (any asks cost at most {self.budget.trivial:.6g})"
+                times += f" (vacuous: no asks can cost more than {self.budget.trivial:.6g})"
         elif self.waits and self.waits_cost is not None:
             times += (
                 f", plus at most {self.waits_cost:.4g} for the {self.waits} asks while rounds "

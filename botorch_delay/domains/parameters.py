@@ -425,6 +425,12 @@ def value_of(text: str) -> Any:
     return {"true": True, "false": False}.get(text.lower(), text)
 
 
+def read_value(parameter: Any, text: str) -> Any:
+    """The option of a choice that is written so, else the value of the text, allowed or not."""
+    listed = parameter.values if isinstance(parameter, Choice) else ()
+    return next((value for value in listed if text_of(value) == text), value_of(text))
+
+
 def _check_unit(unit: Any) -> None:
     if unit is not None and not (isinstance(unit, str) and unit.strip()):
         raise InputTypeError(f"unit must be a string such as 'mg/ml', got {unit!r}.")

@@ -18,7 +18,15 @@ from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.columns import Columns, ParamsTest
 from botorch_delay.domains.domain import Domain
 from botorch_delay.domains.finite import FiniteDomain
-from botorch_delay.domains.parameters import Choice, Float, Int, Parameter, distinct, value_of
+from botorch_delay.domains.parameters import (
+    Choice,
+    Float,
+    Int,
+    Parameter,
+    distinct,
+    read_value,
+    value_of,
+)
 from botorch_delay.domains.tables import as_number, read_rows
 from botorch_delay.exceptions import InputError, InputTypeError
 
@@ -128,14 +136,15 @@ class Space:
             >>> space.domain.params(space.domain.points[1])
             {'acid': 'malic', 'pH': 3.1}
         """
-        rows = _rows(table)
         given = _merged(parameters, named)
+        rows = _rows(table, given)
         names = list(next(iter(rows.values())))
         if unknown := [name for name in given if name not in names]:
             raise InputError(f"The arms have no column {unknown[0]!r}; they have {names}.")
         kinds = {name: given.get(name) or _kind(name, rows) for name in names}
-        if len(rows) > 1 and all(kind.count == 1 for kind in kinds.values()):
-            raise InputError(f"Arms must be distinct; all {len(rows)} are the same.")
+        if len(rows) > 1 and not given and all(kind.count == 1 for kind in kinds.values()):
+            first, second = list(rows)[:2]
+            raise InputError(f"Arms must be distinct; {first} and {second} are both {rows[first]}.")
         space = cls(kinds)
         columns = space.domain.columns
         numbers: dict[tuple[float, ...], str] = {}
@@ -270,11 +279,11 @@ def _linear(
     return columns, torch.tensor(values, dtype=torch.double), rhs
 
 
-def _rows(table: Any) -> dict[str, dict[str, Any]]:
+def _rows(table: Any, given: Mapping[str, Parameter]) -> dict[str, dict[str, Any]]:
     """A table as dicts with the same names, by the place of each, for messages."""
     places: Sequence[str] | None = None
     if isinstance(table, str | os.PathLike):
-        places, table = _read_csv(Path(table))
+        places, table = _read_csv(Path(table), given)
     if callable(to_dict := getattr(table, "to_dict", None)):
         table = to_dict("records")  # of pandas
     if not isinstance(table, Sequence) or not all(isinstance(row, Mapping) for row in table):
@@ -301,7 +310,7 @@ def _rows(table: Any) -> dict[str, dict[str, Any]]:
     return rows
 
 
-def _read_csv(file: Path) -> tuple[list[str], list[dict[str, Any]]]:
+def _read_csv(file: Path, given: Mapping[str, Parameter]) -> tuple[list[str], list[dict[str, Any]]]:
     """The arms of a CSV file, a header of names and a row for each arm, and the place of each."""
     (_, names), *found = list(read_rows(file)) or [(1, [])]
     if not found or not all(isinstance(value_of(name), str) for name in names):
@@ -314,10 +323,12 @@ def _read_csv(file: Path) -> tuple[list[str], list[dict[str, Any]]]:
                 f"{file}, line {line}: expected a value for each of {names}, got {row}."
             )
     cells = [row for _, row in found]
-    columns = [[value_of(cell) for cell in column] for column in zip(*cells, strict=True)]
-    for dim, column in enumerate(columns):
-        if any(isinstance(value, str) for value in column):  # words, some of which look otherwise
-            columns[dim] = [row[dim] for row in cells]
+    columns: list[Sequence[Any]] = list(zip(*cells, strict=True))
+    for dim, (name, column) in enumerate(zip(names, columns, strict=True)):
+        values = [read_value(given.get(name), cell) for cell in column]
+        # Words, some of which look otherwise, stay words.
+        if name in given or not any(isinstance(value, str) for value in values):
+            columns[dim] = values
     rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
     return [f"{file}, line {line}" for line, _ in found], rows
 
@@ -325,15 +336,16 @@ def _read_csv(file: Path) -> tuple[list[str], list[dict[str, Any]]]:
 def _kind(name: str, rows: Mapping[str, Mapping[str, Any]]) -> Parameter:
     """The parameter of a table's column: whole numbers, numbers, or an unordered choice."""
     values = {place: row[name] for place, row in rows.items()}
-    texts = {place: value for place, value in values.items() if isinstance(value, str)}
-    words = [place for place, text in texts.items() if as_number(text) is None]
-    if 2 * len(words) < len(texts):  # most are numbers, and would be taken for choices
-        place = words[0] if words else next(iter(texts))
-        found = "where most others are numbers" if words else "as text, not as a number"
-        raise InputError(
-            f"{place} has {name} = {texts[place]!r} {found}. Correct it, or describe {name} as a "
-            "Choice of its values, if it is one."
-        )
+    words = [place for place, value in values.items() if not _is_number_like(value)]
+    if 2 * len(words) < len(values):  # most are numbers
+        texts = [place for place, value in values.items() if isinstance(value, str)]
+        for place in words or texts:
+            raise InputError(
+                f"{place} has {name} = {values[place]!r}, "
+                f"{'where most others are numbers' if words else 'a number as text'}. Correct it; "
+                f"or, if {name} is categorical, describe it by its values, with Choice([...]) or "
+                "in a TOML file with values = [...]."
+            )
     try:
         if any(isinstance(v, bool) or not isinstance(v, Real) for v in values.values()):
             return Choice(distinct(values.values()))
@@ -341,3 +353,12 @@ def _kind(name: str, rows: Mapping[str, Mapping[str, Any]]) -> Parameter:
         return (Int if whole else Float)(min(values.values()), max(values.values()))
     except InputError as error:
         raise type(error)(f"{name}: {error}") from error
+
+
+def _is_number_like(value: Any) -> bool:
+    """Whether a cell is a number, perhaps as text; not so are 007 and nan as text."""
+    if not isinstance(value, str):
+        return isinstance(value, Real) and not isinstance(value, bool)
+    number = as_number(value)
+    is_code = len(value) > 1 and value[0] == "0" and value[1].isdigit()
+    return number is not None and math.isfinite(number) and not is_code

@@ -306,8 +306,8 @@ class BoxActiveSet(ActiveSet):
 def spread_points(domain: Domain, n: int, generator: torch.Generator, *, edge: int = 0) -> Tensor:
     """``n`` points spread over a box, ``n x d``; all points of a finite set.
 
-    With ``edge`` that many of them are added again, moved to the boundary of the box. The order is
-    random, for the first of points with equal scores is asked.
+    With ``edge`` that many of them are added again, moved to the boundary of the box, and the order
+    is random, since of points with equal scores the first is asked.
     """
     if not isinstance(domain, BoxDomain):
         return domain.like

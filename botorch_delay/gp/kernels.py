@@ -37,7 +37,7 @@ from botorch_delay.exceptions import InputError, InputTypeError, StorageError
 # fit, 2 MiB.
 CHUNK_ELEMENTS = 2**22
 CACHE_ELEMENTS = 2**18
-CHUNK_DIFFERENCES = 2**25  # on CUDA, of all coordinates: 256 MiB in double
+MOST_DIFFERENCES = 2**26  # on CUDA, of all coordinates at once: 512 MiB in double
 
 
 def rows_per_chunk(columns: int, like: Tensor) -> int:
@@ -150,11 +150,14 @@ def _distance(kernel: Kernel, X1: Tensor, X2: Tensor, factor: float = 1.0) -> Te
     if not X1.is_cuda:
         return torch.cdist(X1, X2, compute_mode="donot_use_mm_for_euclid_dist")
     # There cdist starts a block of threads for every pair, which takes up to 40 times as long as
-    # these differences. Few rows at a time, to bound their memory.
-    rows = max(CHUNK_DIFFERENCES // max(X2.shape[-2] * X2.shape[-1], 1), 1)
-    others = X2.unsqueeze(-3)
-    parts = [(part.unsqueeze(-2) - others).norm(dim=-1) for part in X1.split(rows, dim=-2)]
-    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-2)
+    # these differences.
+    batch = torch.broadcast_shapes(X1.shape[:-2], X2.shape[:-2])
+    if math.prod(batch) * X1.shape[-2] * X2.shape[-2] * X1.shape[-1] <= MOST_DIFFERENCES:
+        return (X1.unsqueeze(-2) - X2.unsqueeze(-3)).norm(dim=-1)
+    squares = X1.new_zeros(())
+    for first, second in zip(X1.unbind(-1), X2.unbind(-1), strict=True):
+        squares = squares + (first.unsqueeze(-1) - second.unsqueeze(-2)).square()
+    return squares.clamp_min(torch.finfo(squares.dtype).tiny).sqrt()  # with a slope at 0
 
 
 # The kernels that a file may name; nothing else in a record is looked up, imported or executed.

@@ -12,14 +12,11 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, ClassVar
 
-import torch
-from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.domain import Domain
-from botorch_delay.domains.finite import FiniteDomain
 from botorch_delay.domains.space import Space
 from botorch_delay.elimination.rounds import OPEN_ENDED
 from botorch_delay.exceptions import (
@@ -77,8 +74,6 @@ class Settings:
             exploit = Exploit(as_rule(exploit, "exploit"), repeat_pending=False)
         rounds = OPEN_ENDED if horizon is None else None
         self.options = {"rounds": rounds, **options, "exploit": exploit}
-        if not isinstance(options.get("covar_module"), Kernel):  # which fits one space alone
-            self.make(FiniteDomain(torch.eye(2, dtype=torch.double)), True)  # refuses bad values
 
     def make(self, domain: Domain, maximize: bool) -> BPEDelayOptimizer:
         """An optimizer before any ask."""

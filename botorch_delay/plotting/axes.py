@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,7 @@ class Column:
         self.texts: list[str] = []
         if allowed is not None and (self._is_category or len(allowed) <= LISTED):
             self.values = allowed.cpu().double()
-            self.texts = [_label(parameter.decode(v)) for v in self.values.tolist()]
+            self.texts = _labels([parameter.decode(v) for v in self.values.tolist()])
         else:
             steps, (low, high) = torch.linspace(0, 1, STEPS, dtype=torch.double), ends
             self.values = low * (high / low) ** steps if self.is_log else low + (high - low) * steps
@@ -116,10 +117,12 @@ class Column:
                 axis.set_tick_params(rotation=45)
 
 
-def _label(value: Any) -> str:
-    text = f"{value:.4g}" if isinstance(value, float) else text_of(value)
+def _labels(values: Sequence[Any]) -> list[str]:
+    """Values as text, shortened unless two would look alike."""
+    texts = [f"{v:.4g}" if isinstance(v, float) else text_of(v) for v in values]
     half = MAX_LABEL // 2
-    return text if len(text) <= MAX_LABEL else f"{text[:half]}…{text[1 - half :]}"
+    short = [t if len(t) <= MAX_LABEL else f"{t[:half]}…{t[1 - half :]}" for t in texts]
+    return short if len(set(short)) == len(texts) else texts
 
 
 def best_so_far(optimizer: Optimizer, values: Tensor) -> Tensor:

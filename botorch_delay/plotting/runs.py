@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -56,10 +56,12 @@ def plot_regret(
     return ax
 
 
-def _simulated(histories: Any) -> dict[str, Sequence[SimulationResult]]:
+def _simulated(histories: Any) -> dict[str, list[SimulationResult]]:
     """Histories by name, one or more of each, checked."""
     given = histories if isinstance(histories, Mapping) else {}
-    named = {name: runs if isinstance(runs, Sequence) else [runs] for name, runs in given.items()}
+    named = {
+        name: list(runs) if isinstance(runs, Iterable) else [runs] for name, runs in given.items()
+    }
     every = itertools.chain(*named.values())
     wrong = [run for run in every if not isinstance(run, SimulationResult)]
     if wrong or not isinstance(histories, Mapping):

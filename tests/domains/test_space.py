@@ -264,8 +264,14 @@ def test_words_that_look_like_numbers_stay_words_in_a_file(tmp_path):
         {"code": "007", "dose": 1}
     ]
     file.write_text("code,dose\n1,1\n2,2\nnone,3\n")
-    chosen = Space.arms(file, code=Choice(["1", "2", "none"])).domain
-    assert [row["code"] for row in chosen.table(chosen.points)] == ["1", "2", "none"]
+    for values in (["1", "2", "none"], [1, 2, "none"]):
+        chosen = Space.arms(file, code=Choice(values)).domain
+        assert [row["code"] for row in chosen.table(chosen.points)] == values
+    file.write_text("code,dose\n007,1\n008,2\n")
+    codes = Space.arms(file, code=Choice(["007", "008"])).domain
+    assert codes.table(codes.points)[1] == {"code": "008", "dose": 2}
+    ids = Space.arms(pd.DataFrame({"id": ["001", "002"], "size": [2, "L"]})).parameters
+    assert ids == {"id": Choice(["001", "002"]), "size": Choice([2, "L"])}
 
 
 # Values from elsewhere, and JSON
@@ -417,11 +423,21 @@ def test_a_step_may_be_as_long_as_the_range_but_no_longer():
         (
             lambda: Space.arms([{"a": 1}, {"a": 2}, {"a": 1}]),
             InputError,
-            "arm 2 are both",
+            "arm 0 and .*2 are both",
         ),
         (lambda: Space.arms([{"a": 1}, {"a": 9}], a=Int(0, 5)), InputError, "arm 1: a must be"),
         (lambda: Space.arms([{"a": 1}, {"a": 2}], b=Int(0, 5)), InputError, "no column 'b'"),
-        (lambda: Space.arms([{"a": "1"}, {"a": "2"}]), InputError, "arm 0 has a = '1' as text"),
+        (
+            lambda: Space.arms([{"a": "1"}, {"a": "2"}]),
+            InputError,
+            "a = '1', a number as",
+        ),
+        (
+            lambda: Space.arms(pd.DataFrame({"a": [1, 2.5, "n/a"]})),
+            InputError,
+            "arm 2 has a = 'n/a', where most",
+        ),
+        (lambda: Space.arms([{"a": "x"}, {"a": "y"}], a=Choice(["x"])), InputError, "nothing to"),
         (lambda: Space.arms("none.csv"), InputError, "No such file"),
     ],
 )
@@ -442,8 +458,8 @@ def test_bad_spaces(make, error, message):
         ("a,b\n1,nan\n2,3", "line 2 has no b, got nan"),
         ("a,b\n1,inf\n2,3", "b: high must be finite"),
         ("a,b\n1,2\n\n1,3\n1,2", "line 2 and .*, line 5 are both"),
-        ("a,b\n1,2\n1,2\n", "all 2 are the same"),
-        ("a,b\n1,0.1\n2,0.2\n3,n/a", "line 4 has b = 'n/a' where most others are numbers"),
+        ("a,b\n1,2\n1,2\n", "line 2 and .*, line 3 are both"),
+        ("a,b\n1,0.1\n2,0.2\n3,n/a", "line 4 has b = 'n/a', where most others are numbers"),
     ],
 )
 def test_bad_files(tmp_path, text, message):

@@ -55,9 +55,10 @@ def test_covariance_agrees_with_gpytorch_and_broadcasts_over_batches(name):
 
 
 @pytest.mark.cuda
+@pytest.mark.parametrize("most", [kernels.MOST_DIFFERENCES, 0])
 @pytest.mark.parametrize("name", KERNELS)
-def test_covariance_on_a_device_is_that_on_the_cpu(name, monkeypatch):
-    monkeypatch.setattr(kernels, "CHUNK_DIFFERENCES", 3 * 5 * 2)  # three rows at a time
+def test_covariance_on_a_device_is_that_on_the_cpu(name, most, monkeypatch):
+    monkeypatch.setattr(kernels, "MOST_DIFFERENCES", most)
     X, Z = scattered(24).reshape(3, 8, 2), scattered(5, seed=1)
     X[0, 0] = Z[0]
     found = []

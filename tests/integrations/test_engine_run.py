@@ -8,7 +8,7 @@ import pytest
 import botorch_delay as bd
 from botorch_delay.domains.parameters import Choice, Float
 from botorch_delay.domains.space import Space
-from botorch_delay.exceptions import InputError, InputTypeError, NotSupportedError, StorageError
+from botorch_delay.exceptions import InputTypeError, NotSupportedError, StorageError
 from botorch_delay.history.trials import TrialState
 from botorch_delay.integrations.engine_run import EngineRun, Settings
 
@@ -35,7 +35,6 @@ def test_without_a_horizon_rounds_grow():
         ({"seed": 1}, InputTypeError, "no option 'seed'"),
         ({"exploit": bd.WithinBudget()}, NotSupportedError, "WithinBudget"),
         ({"exploit": 3}, InputTypeError, "exploit"),
-        ({"explore_fraction": 4}, InputError, "at most 1, got 4"),
     ],
 )
 def test_bad_options(options, error, message):

@@ -447,7 +447,6 @@ def test_an_ask_costs_what_is_new_not_what_is_there(tmp_path, monkeypatch):
     count(bpe.BPEDelayOptimizer, "attach", attached)
     count(rule_model.RuleModel, "restart", restarts)
     study.sampler = DelaySampler()
-    made.clear()  # one was made to check the settings
     study.optimize(lambda t: height({n: t.suggest_float(n, 0, 1) for n in "xy"}), n_trials=3)
     assert len(attached) == 120
     before = [len(calls) for calls in (made, fits, attached, restarts)]
