@@ -339,7 +339,7 @@ def test_on_a_box_it_is_above_that_of_any_list_in_it(dim):
         opt.tell(trial, float(torch.exp(-8.0 * (trial.x - 0.4).square().sum())))
     certificate = opt.certificate
     listed = bd.AcquisitionOptimizer(
-        bd.FiniteDomain(torch.cat([scattered(400, dim), torch.stack([t.x for t in opt.trials])])),
+        bd.FiniteDomain(torch.cat([scattered(2000, dim), torch.stack([t.x for t in opt.trials])])),
         **GIVEN,
         rule=bd.UCB(1.0),
     )
