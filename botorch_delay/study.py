@@ -104,9 +104,9 @@ def _space_of_arms(folder: Path, arms: Any, tables: Mapping[str, Any]) -> Space:
         for name, table in tables.items()
         if not isinstance(table, dict) or told & table.keys()
     }
-    parameters = dict(complete)
-    for name in [name for name in tables if name not in complete]:
-        listed = Space.arms(folder / arms, complete).parameters
+    parameters, rest = dict(complete), [name for name in tables if name not in complete]
+    listed = Space.arms(folder / arms, complete).parameters if rest else {}
+    for name in rest:
         if name not in listed:
             raise InputError(f"The arms have no column {name!r}; they have {list(listed)}.")
         own = listed[name].describe()
