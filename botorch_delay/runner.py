@@ -162,7 +162,7 @@ def run(
     try:
         limits = n_trials, max_in_flight, max_failures, until_gap
         loop = _Loop(optimizer, objective, pool, *limits, store, on_result)
-        with nullcontext() if store is None else sqlite.in_use(store):
+        with nullcontext() if store is None else sqlite.in_use(store, optimizer):
             with _turn:
                 loop.resume()
             bar = tqdm(total=n_trials, unit="trial", disable=not progress)

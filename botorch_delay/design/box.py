@@ -63,7 +63,7 @@ class BoxDesign:
         # The last rows are for the maxima that climbs reach.
         self._spread, room = len(pool), min(STARTS, len(pool)) if refine else 0
         self._pool = torch.cat([pool, pool[:1].expand(room, -1)])
-        self._picks = Averages(surrogate, self._pool)  # whose values do not matter
+        self._picks = Averages(surrogate, self._pool, values=False)
         self._excluded: set[int] = set()
         self._climbed_at = -1
         picks = list(picks)

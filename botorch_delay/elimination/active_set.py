@@ -171,7 +171,10 @@ class ActiveSet(ABC):
 
     @abstractmethod
     def evaluated(self, rows: Iterable[int | None], X: Tensor) -> tuple[list[int] | None, Tensor]:
-        """Rows and points that may be recommended: those evaluated (``n x d``), else all."""
+        """Rows and points that may be recommended: those evaluated, ``n x d``.
+
+        If none of these lies in the domain, all of its points, or spread ones of a box.
+        """
 
     @abstractmethod
     def design(self, surrogate: Surrogate, number: int, picks: Iterable[int]) -> Design:

@@ -170,7 +170,7 @@ class BoxActiveSet(ActiveSet):
 
     def evaluated(self, rows: Iterable[int | None], X: Tensor) -> tuple[None, Tensor]:
         inside = X[self.domain.contains(X)]
-        return None, torch.unique(inside if len(inside) else X, dim=0)
+        return None, torch.unique(inside, dim=0) if len(inside) else self.pool.points
 
     def design(self, surrogate: Surrogate, number: int, picks: Iterable[int]) -> Design:
         pool = self.pool.points[self._holds(self.pool.points)]

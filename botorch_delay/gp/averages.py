@@ -84,13 +84,20 @@ class Averages:
 
     Posteriors are updated when they are asked for, those at the candidates (``N x d``) in the order
     of the points' keys: results do not depend on the order of answers between two asks. With a
-    ``pool`` (a LongTensor) only those candidates are kept up to date.
+    ``pool`` (a LongTensor) only those candidates are kept up to date. Without ``values`` only
+    variances change: each answer is taken to be the posterior mean.
     """
 
     def __init__(
-        self, surrogate: Surrogate, candidates: Tensor, pool: Tensor | None = None
+        self,
+        surrogate: Surrogate,
+        candidates: Tensor,
+        pool: Tensor | None = None,
+        *,
+        values: bool = True,
     ) -> None:
         self.surrogate, self._nothing = surrogate, candidates[:0].cpu()
+        self._has_values = values
         self._without_value = *surrogate.standard(None, None), None  # one for very many trials
         self._at_candidates = CandidatePosterior(
             surrogate.covar_module, surrogate.inputs(candidates), pool=pool
@@ -125,8 +132,11 @@ class Averages:
         if key not in self._points:
             self._points[key] = _Point(x)
         answer: _Answer = self._without_value
-        if (value, noise_var, order) != (None, None, None):
-            answer = *self.surrogate.standard(value, noise_var), order
+        counts = value is not None and self._has_values
+        if counts or (noise_var, order) != (None, None):
+            # The value tells how much a warping stretches the noise, also where it does not count.
+            mean, noise_var = self.surrogate.standard(value, noise_var)
+            answer = mean if counts else 0.0, noise_var, order
         self._set(key, source, answer)
 
     def drop(self, key: int, source: int) -> None:

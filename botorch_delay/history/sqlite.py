@@ -16,7 +16,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -68,19 +68,25 @@ _SCHEMA = {
 }
 # Files being edited, with their threads: none must wait for itself.
 _edited: set[tuple[int, Path]] = set()
-_in_use: set[Path] = set()  # by runs of this process
+_in_use: dict[Path, object] = {}  # by runs of this process, with the optimizer of each
 _DTYPES = {"float64": torch.float64, "float32": torch.float32}
 _COLUMNS = ("kind", "time", "trial", "value", "data")
 
 
 @contextmanager
-def in_use(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Keep other runs from a file until the block ends, or the process; a lock file lies beside it.
+def in_use(path: str | os.PathLike[str], user: object) -> Iterator[None]:
+    """Keep a file for one optimizer until the block ends, or the process.
+
+    A lock file lies beside it. An edit of the file is waited for.
 
     Raises:
-        StorageError: if another run uses it.
+        StorageError: if another run uses it, or if it is edited for too long.
     """
     file = _as_path(path)
+    if _edit_of(file) in _edited:
+        raise StorageError(
+            f"{file} is being edited by this program: start the run after the block of editing."
+        )
     if file.is_dir() or not file.parent.is_dir():  # which is told when the file is read or written
         yield
         return
@@ -89,7 +95,7 @@ def in_use(path: str | os.PathLike[str]) -> Iterator[None]:
         # SQLite's locks end with a process, also a killed one, and do not go on in processes that
         # it has forked: a pool's workers may outlive it.
         try:
-            # An edit of the file, which is short, keeps runs out as well.
+            # Another program that looks whether the file is in use is waited for.
             connection = sqlite3.connect(f"{file}.lock", timeout=1.0, isolation_level=None)
             stack.enter_context(closing(connection)).execute("BEGIN EXCLUSIVE")
         except sqlite3.Error as error:
@@ -98,30 +104,43 @@ def in_use(path: str | os.PathLike[str]) -> Iterator[None]:
                 "that run, or give this one a file of its own; for many processes on one study see "
                 "the guides to Optuna and Ray."
             ) from error
-        _in_use.add(file)
+        if file.is_file():  # an edit may have begun before
+            with _transaction(file, "write"):
+                pass
+        _in_use[file] = user
         try:
             yield
         finally:
-            _in_use.discard(file)
+            del _in_use[file]
 
 
 @contextmanager
-def _not_in_use(file: Path) -> Iterator[None]:
-    """Keep runs from starting on a file until the block ends; StorageError if one uses it."""
+def _writing(
+    file: Path, *, user: object = None, create: bool = False
+) -> Iterator[sqlite3.Connection]:
+    """Write to a file that no run uses, but for that of one optimizer, in one transaction.
+
+    Runs wait for its end before they start. StorageError if one uses the file.
+    """
+    with _transaction(file, "write", create=create) as db:
+        if user is None or _in_use.get(file.resolve()) is not user:
+            _check_not_in_use(file)
+        yield db
+
+
+def _check_not_in_use(file: Path) -> None:
     lock = Path(f"{file.resolve()}.lock")
-    with ExitStack() as stack:
-        if lock.exists():
-            try:
-                connection = sqlite3.connect(lock, timeout=0.0, isolation_level=None)
-                stack.enter_context(closing(connection)).execute("BEGIN")
-                connection.execute("SELECT count(*) FROM sqlite_master")
-            except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
-                    raise StorageError(
-                        f"A run uses {file}; it was left as it is. Wait for the end of the run, "
-                        "stop it (Ctrl-C), or change its optimizer in on_result."
-                    ) from error
-        yield
+    if not lock.exists():
+        return
+    try:
+        with closing(sqlite3.connect(lock, timeout=0.0, isolation_level=None)) as connection:
+            connection.execute("SELECT count(*) FROM sqlite_master")
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
+            raise StorageError(
+                f"A run uses {file}; it was left as it is. Wait for the end of the run, "
+                "stop it (Ctrl-C), or change its optimizer in on_result."
+            ) from error
 
 
 def save(
@@ -130,8 +149,12 @@ def save(
     ledger: Ledger,
     *,
     overwrite: bool = False,
+    user: object = None,
 ) -> None:
-    """Write a header and the events of a ledger in one transaction; see ``Optimizer.save``."""
+    """Write a header and the events of a ledger in one transaction; see ``Optimizer.save``.
+
+    ``user`` is the optimizer that saves, which may if it is the one of a run that uses the file.
+    """
     file = _as_path(path)
     validation.flag(overwrite, "overwrite")
     if _edit_of(file) in _edited:
@@ -141,8 +164,7 @@ def save(
         )
     if not file.parent.is_dir():
         raise StorageError(f"Cannot write {file}: the folder {file.parent} does not exist.")
-    free = nullcontext() if file.resolve() in _in_use else _not_in_use(file)
-    with free, _transaction(file, "write", create=True) as db, _errors(file, "write"):
+    with _writing(file, user=user, create=True) as db, _errors(file, "write"):
         _write(db, file, header, ledger, overwrite)
 
 
@@ -158,7 +180,7 @@ def editing(
     file = _existing(path)
     if (edit := _edit_of(file)) in _edited:
         raise StorageError(f"{file} is being edited by this program already: one block will do.")
-    with _not_in_use(file), _transaction(file, "write") as db:
+    with _writing(file) as db:
         with _errors(file, "write"):
             state = _read(db, file)
 

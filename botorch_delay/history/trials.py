@@ -135,8 +135,11 @@ class Trial(_Placed):
         return self.index, self.round, self.asked_at, self.point.tolist()
 
     def _become(self, **values: Any) -> None:
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
+        # The state changes last, or first where the value goes: no other thread sees a completed
+        # trial without a value.
+        loses_value = self.value is not None and values["value"] is None
+        for name in sorted(values, key=lambda name: (name == "state") is not loses_value):
+            object.__setattr__(self, name, values[name])
 
     def __reduce__(self) -> tuple[Any, ...]:
         values = {field.name: getattr(self, field.name) for field in fields(self)}

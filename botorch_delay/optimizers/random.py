@@ -22,6 +22,8 @@ from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.config import Config
 
 BATCH = 64
+# Points that may be skipped until no point of a box with finitely many counts as left.
+MOST_SKIPPED = 64 * BATCH
 
 
 class RandomOptimizer(Optimizer):
@@ -62,10 +64,7 @@ class RandomOptimizer(Optimizer):
     def _choose(self) -> Suggestion:
         if self._domain.count is None:
             number = len(self._ledger)
-            while len(self._found) <= number:
-                batch = len(self._found) // BATCH
-                self._found += quasi_random(self._domain, batch, BATCH, self._config.seed).unbind()
-            return Suggestion(None, round=1, slot=number, x=self._found[number])
+            return Suggestion(None, round=1, slot=number, x=self._next_on_box(number))
         allowed = torch.ones(self._domain.count, dtype=torch.bool)
         allowed[self._feasibility.unavailable()] = False
         if not bool(allowed.any()):
@@ -77,6 +76,20 @@ class RandomOptimizer(Optimizer):
         left = allowed[order] & (asks[order] <= number)
         index = int(order[int(left.nonzero()[0])])
         return Suggestion(index, round=number + 1, slot=len(self._ledger))
+
+    def _next_on_box(self, number: int) -> Tensor:
+        """The first point of the sequence from a number on that may be asked."""
+        closed = set()
+        if self._domain.is_discrete:  # elsewhere no point comes twice
+            points = map(self._feasibility.point, self._feasibility.unavailable())
+            closed = {tuple(point.tolist()) for point in points}
+        for place in range(number, number + MOST_SKIPPED):
+            if place == len(self._found):
+                batch = place // BATCH
+                self._found += quasi_random(self._domain, batch, BATCH, self._config.seed).unbind()
+            if not closed or tuple(self._found[place].tolist()) not in closed:
+                return self._found[place]
+        raise nothing_to_ask(len(closed), exact=self.exact)
 
 
 class _Asks(TrialObserver):

@@ -136,8 +136,9 @@ class ReadableRun(Run, ABC):
         Otherwise, with a learned kernel and more than 512 points with answers, the one with the
         best posterior mean.
 
-        Attached results count; if no point of the domain was answered, all are compared. It may lie
-        outside the active set, if all answers together contradict the round that eliminated it.
+        Attached results count; if no point of the domain was answered, all of them are compared, or
+        spread ones of a box. It may lie outside the active set, if all answers together contradict
+        the round that eliminated it.
 
         Args:
             tried: whether only points with an answer are recommended.
@@ -153,17 +154,17 @@ class ReadableRun(Run, ABC):
         agree = surrogate.learned and self._feasibility.answers_agree()
         trusted = agree or (surrogate.is_exact and not self._feasibility.repeats_differ)
         scores = data.y if trusted else surrogate.means_of_many(data)
-        safer = None
-        if scores is None:
+        at, safer = None, None
+        if scores is not None:
+            order = scores.argsort(descending=True)
+            at = _first_among(answered[moved(order, answered.device)], candidates)
+        if at is None:
             posterior, half = judged.intervals(candidates)
             safest = posterior.mean - half if surrogate.learned else posterior.mean
             at = int(safest.argmax())
             noisy = surrogate.learned and surrogate.scaled and not surrogate.is_exact
             if noisy and not (tried or self._domain.is_discrete):
                 safer = self._safer(candidates, safest, half, judged)
-        else:
-            order = scores.argsort(descending=True)
-            at = _first_among(answered[moved(order, answered.device)], candidates)
         x, index = candidates[at].clone(), None if rows is None else rows[at]
         x = x if safer is None else safer
         found = self._predicted(x.unsqueeze(0), data, judged)
@@ -430,12 +431,12 @@ def _as_of(trial: Trial, asks: int) -> Trial:
     return replace(trial, state=TrialState.RUNNING, value=None)
 
 
-def _first_among(X: Tensor, candidates: Tensor) -> int:
+def _first_among(X: Tensor, candidates: Tensor) -> int | None:
     """The row, among candidates (``N x d``), of the first point of ``X`` (``n x d``) there."""
     for x in X:
         if len(at := (candidates == x).all(dim=1).nonzero()):
             return int(at[0])
-    return 0
+    return None
 
 
 def table_columns(domain: Domain) -> dict[str, str]:

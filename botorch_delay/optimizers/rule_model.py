@@ -128,7 +128,7 @@ class RuleModel(View, TrialObserver):
         for each in surrogates:
             answers = Averages(each, candidates, self.pool)
             both = self.pending.counts_in_deviation
-            asked_points = Averages(each, candidates, self.pool) if both else None
+            asked_points = Averages(each, candidates, self.pool, values=False) if both else None
             self.views.append(View(answers, asked_points))
         self.answers, self.asked_points = self.views[0].answers, self.views[0].asked_points
         results: list[Trial | Attached] = [*self._ledger.trials, *self._ledger.attached]
@@ -324,17 +324,18 @@ class RuleModel(View, TrialObserver):
             late = limit is not None and result.delay is not None and result.delay > limit
             if late or (value is None and not gone):
                 value = self.pending.value_of_missing
+        told = None if value is None else self._sign * value
         for view in self.views:
-            if value is None:
+            if told is None:
                 view.answers.drop(key, source)
             else:
-                view.answers.put(key, source, x, self._sign * value, noise_var, order)
+                view.answers.put(key, source, x, told, noise_var, order)
             if view.asked_points is None:
                 continue
             if gone:
                 view.asked_points.drop(key, source)
             else:
-                view.asked_points.put(key, source, x, None, noise_var)
+                view.asked_points.put(key, source, x, told, noise_var)
 
     attached = _count
 

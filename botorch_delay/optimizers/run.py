@@ -217,13 +217,14 @@ class Run:
             overwrite: replace a file that holds another study, or another continuation of this one.
 
         Raises:
-            StorageError: if the file cannot be written, is not a study, or holds another one; also
-                if ``notes`` cannot be written, once all else is.
+            StorageError: if the file cannot be written, is not a study, holds another one, or is
+                used by ``run`` with another optimizer; also if ``notes`` cannot be written, once
+                all else is.
         """
         try:
             self._take_notes()
         finally:
-            sqlite.save(path, self._header(), self._ledger, overwrite=overwrite)
+            sqlite.save(path, self._header(), self._ledger, overwrite=overwrite, user=self)
 
     def _take_notes(self) -> None:
         """Make an event of changed notes; StorageError if they are not JSON-ready."""

@@ -780,7 +780,7 @@ def test_whoever_edits_a_file_does_not_wait_for_itself(tmp_path):
 
 def killed_while_in_use(path):
     """A process that is killed while it uses a file; one that it has forked goes on."""
-    with sqlite.in_use(path):
+    with sqlite.in_use(path, None):
         worker = os.fork()
         if worker == 0:
             signal.pause()
@@ -794,7 +794,7 @@ def test_a_file_is_free_once_its_run_is_killed_whatever_it_has_forked(tmp_path):
         worker = int(printed.readline())
         process.join()
         try:
-            with sqlite.in_use(path):
+            with sqlite.in_use(path, None):
                 pass
         finally:
             os.kill(worker, signal.SIGKILL)
@@ -805,8 +805,8 @@ def test_a_file_that_cannot_be_locked_is_told(tmp_path):
     (tmp_path / "study.db.lock").mkdir()
     with (
         pytest.raises(StorageError, match=r"study\.db, or it cannot be locked"),
-        sqlite.in_use(path),
+        sqlite.in_use(path, None),
     ):
         pass
-    with sqlite.in_use(tmp_path / "nowhere" / "study.db"):
+    with sqlite.in_use(tmp_path / "nowhere" / "study.db", None):
         pass  # told when the file is written
