@@ -156,7 +156,7 @@ def run(
         InputError: if an argument, a timeout included, or the objective cannot be used.
         StorageError: if the store cannot be used, or another run uses it.
         RunError: after ``max_failures``, or if a pool keeps breaking or loses its cluster.
-        KeyboardInterrupt: after Ctrl-C, once what is in flight is told, or on a second abandoned.
+        KeyboardInterrupt: after Ctrl-C, once what is in flight is told; a second abandons it.
     """
     pool = make_pool(executor, timeout)
     try:

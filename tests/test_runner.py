@@ -21,6 +21,7 @@ from pebble import ProcessPool
 import botorch_delay as bd
 from botorch_delay import runner
 from botorch_delay.exceptions import InputError, InputTypeError, RunError, StorageError
+from botorch_delay.history import sqlite
 from botorch_delay.history.trials import TrialState
 from botorch_delay.runner import run
 from botorch_delay.workers import BreakableProcessPool, Pool
@@ -986,6 +987,53 @@ def test_notes_that_no_file_can_hold_keep_no_answer_from_the_file(tmp_path, thre
     assert states(stored) == states(opt)
     assert states(stored).count(TrialState.COMPLETED) >= 1
     assert stored.pending == []
+
+
+def test_a_file_in_use_by_a_run_takes_no_other_optimizer_of_the_program(tmp_path, threads):
+    path, refused = tmp_path / "study.db", []
+
+    def save(optimizer, trial):
+        other = bd.load(path)
+        other.attach(line(21)[:1], torch.tensor([0.5], dtype=torch.double))
+        with pytest.raises(StorageError, match=r"A run uses .*study\.db; it was left"):
+            other.save(path)
+        optimizer.save(path)  # the run's own may
+        refused.append(trial.id)
+
+    opt = make()
+    run(opt, objectives.quadratic, threads, 6, 2, store=path, on_result=save, progress=False)
+    assert len(refused) == 6
+    assert len(bd.load(path).trials) == 6
+
+
+def test_a_run_waits_for_an_edit_that_has_begun(tmp_path, threads):
+    path, opt = tmp_path / "study.db", make()
+    opt.save(path)
+    with bd.editing(path), pytest.raises(StorageError, match="start the run after the block"):
+        run(opt, objectives.quadratic, threads, 6, 2, store=path, progress=False)
+    opened, leave = threading.Event(), threading.Event()
+
+    def edit():
+        with bd.editing(path) as optimizer:
+            opened.set()
+            leave.wait(60.0)
+            optimizer.notes["from"] = "elsewhere"
+
+    def begin(*arguments, **options):  # the edit ends only now, with the file locked until then
+        leave.set()
+        return transaction(*arguments, **options)
+
+    other = threading.Thread(target=edit)
+    other.start()
+    opened.wait(60.0)
+    transaction = sqlite._transaction
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sqlite, "_transaction", begin)
+        run(make(), objectives.quadratic, threads, 6, 2, store=path, progress=False)
+    other.join()
+    stored = bd.load(path)
+    assert stored.notes == {"from": "elsewhere"}
+    assert len(stored.trials) == 6
 
 
 def test_a_file_in_use_by_a_run_is_not_edited(tmp_path, threads):

@@ -65,11 +65,12 @@ class BPEDelayOptimizer(Optimizer):
     whose upper bound is below the largest lower bound.
 
     Without a delay law a round closes when its first q_r design points are settled, and its bounds
-    use exactly those. With a law, rounds have the lengths ``t_r = ceil(q_r + u_T(delta))`` of
-    Algorithm 1, and bounds use the design points answered by then. A round closes inside ``ask``,
-    before the point is chosen; the last one when all its asks are settled, or at ``finish``. A
-    design point whose trial fails is asked again, at most twice; so is an abandoned one where the
-    regret bound needs its answer (valid bounds, noise, and neither a law nor ``straggler_factor``).
+    use exactly those (heuristic ones all answers, as ``evidence`` says). With a law, rounds have
+    the lengths ``t_r = ceil(q_r + u_T(delta))`` of Algorithm 1, and bounds use the design points
+    answered by then. A round closes inside ``ask``, before the point is chosen; the last one when
+    all its asks are settled, or at ``finish``. A design point whose trial fails is asked again, at
+    most twice; so is an abandoned one where the regret bound needs its answer (valid bounds, noise,
+    and neither a law nor ``straggler_factor``).
 
     Every other ask plays ``exploit`` on all data, restricted to the active set; with a learned
     kernel not once there are twice as many answers as when points were first eliminated, nor while

@@ -269,7 +269,8 @@ class ReadableRun(Run, ABC):
             noise_std: s, the sub-Gaussian scale of the noise, above 0.
             delta: failure probability.
             covar_module: the kernel, on the points as they are; the optimizer's if None.
-            asks: certify the first ``asks`` asks as of then, with a ``gap`` of inf; None for all.
+            asks: certify the first ``asks`` asks as of then, with a ``gap`` of inf; all of them, as
+                of now, if None or no fewer than were made.
 
         Raises:
             NotSupportedError: if the kernel is learned and none is passed, or on a box of more than

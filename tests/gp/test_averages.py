@@ -1,6 +1,7 @@
 """Averaged answers that come and go: their posteriors are those of the beginning bit by bit."""
 
 import random
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -13,6 +14,7 @@ from botorch_delay.exceptions import NumericsWarning
 from botorch_delay.gp.averages import Averages, _Point
 from botorch_delay.gp.posterior import BLOCK, Data, Posterior
 from botorch_delay.gp.surrogate import Surrogate
+from botorch_delay.gp.warping import Warping
 from botorch_delay.optimizers.pending import Hallucinate
 from botorch_delay.optimizers.rules import UCB
 
@@ -255,3 +257,20 @@ def test_noise_too_small_to_be_inverted_is_averaged_all_the_same():
     assert mean == 2.0
     assert noise_var < 1e-149
     assert spread == pytest.approx(0.5)
+
+
+def test_without_values_variances_are_those_with_them():
+    """The noise of a warped value depends on the value."""
+    learned = replace(
+        surrogate(), learned=True, warping=Warping((-1.0, 0.0, 1.0), (-3.0, 0.0, 0.5)), scale=0.7
+    )
+    points = scattered(4).double()
+    with_values = Averages(learned, points)
+    without = Averages(learned, points, values=False)
+    for key, (value, noise_var) in enumerate([(-0.6, 0.01), (0.4, 0.01), (0.2, None)]):
+        for averages in (with_values, without):
+            averages.put(key, key, points[key], value, noise_var)
+    assert with_values.anywhere.data.noise_var.equal(without.anywhere.data.noise_var)
+    assert with_values.at_candidates.variance.equal(without.at_candidates.variance)
+    assert not without.anywhere.data.y.any()
+    assert len(with_values.anywhere.data.noise_var.unique()) == 3

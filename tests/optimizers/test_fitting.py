@@ -1,10 +1,11 @@
 """One learned surrogate at any time, whoever uses it."""
 
 import copy
+import math
 
 import pytest
 import torch
-from cases import scattered
+from cases import normal, scattered
 
 import botorch_delay as bd
 from botorch_delay.optimizers import run
@@ -168,3 +169,19 @@ def test_after_all_answers_were_withdrawn_nothing_is_learned_from_them(domain):
     opt.ask()
     assert opt._fitting.fitted_to == 0
     assert opt.hyperparameters == fresh
+
+
+def test_asks_do_not_depend_on_the_units_of_values_and_their_noise():
+    points = torch.linspace(0.0, 1.0, 101, dtype=torch.double).unsqueeze(-1)
+
+    def asked(unit):
+        opt = bd.BPEDelayOptimizer(bd.FiniteDomain(points), horizon=60)
+        in_flight, noise = opt.ask(4), iter(normal(40, seed=5).tolist())
+        while len(opt.trials) < 30:
+            trial = in_flight.pop(0)
+            y = math.sin(9.0 * float(trial.x)) + 0.5 * float(trial.x) + 0.1 * next(noise)
+            opt.tell(trial, unit * y, noise_var=(0.1 * unit) ** 2)
+            in_flight.append(opt.ask())
+        return [trial.index for trial in opt.trials]
+
+    assert asked(2.0**-10) == asked(1.0) == asked(2.0**10)

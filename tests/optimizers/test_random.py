@@ -112,3 +112,20 @@ def test_float32_boxes():
     X = domain.from_unit(torch.rand(500, 4, generator=generator(0)))
     assert X.dtype == torch.float32
     assert bool(domain.contains(X).all())
+
+
+def test_exact_evaluations_of_a_box_of_listed_values_are_not_repeated():
+    space = bd.Space(a=bd.Int(1, 3), b=bd.Choice(["x", "y"]))
+    opt = bd.RandomOptimizer(space, exact=True)
+    asked = [tuple(opt.ask().params.values()) for _ in range(6)]
+    assert len(set(asked)) == 6
+    with pytest.raises(EmptyDomainError, match="each of the 6 points has one"):
+        opt.ask()
+
+
+def test_settings_that_keep_failing_are_left_out():
+    opt = bd.RandomOptimizer(bd.Space(a=bd.Int(1, 2), b=bd.Choice(["x", "y"])))
+    for _ in range(12):
+        opt.mark_failed(opt.ask(), "crashed")
+    with pytest.raises(EmptyDomainError, match="None of the 4 points"):
+        opt.ask()

@@ -275,3 +275,20 @@ def test_a_constant_share_of_the_interval_moves_no_recommendation(monkeypatch):
 
     monkeypatch.setattr(FixedBeta, "adaptive", wider)
     assert torch.allclose(noisy_bowl()[0].recommend().x, best, atol=1e-6)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("kind", ["list", "box"])
+def test_where_no_point_of_the_domain_was_answered_one_of_its_points_is_recommended(kind, exact):
+    points = torch.linspace(0.0, 1.0, 41, dtype=torch.double).unsqueeze(-1)
+    box = bd.BoxDomain(torch.tensor([[0.0], [1.0]], dtype=torch.double))
+    domain = bd.FiniteDomain(points) if kind == "list" else box
+    opt = bd.BPEDelayOptimizer(domain, horizon=60, exact=exact)
+    # Between the points of the list, or around the box.
+    X = torch.linspace(-0.21, 1.21, 30, dtype=torch.double)
+    X = X[(X < 0.0) | (X > 1.0)] if kind == "box" else X
+    opt.attach(X.unsqueeze(-1), -((X - 0.6) ** 2))
+    found = opt.recommend()
+    assert bool(domain.contains(found.x.unsqueeze(0)))
+    assert abs(float(found.x) - 0.6) < (0.02 if kind == "list" else 0.4)
+    assert found.count == 0
