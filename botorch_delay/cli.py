@@ -210,7 +210,12 @@ def _add_study_commands(add: Callable[..., _Parser]) -> None:
         amend.add_argument("--reason", default="", help="kept with it")
 
     extend = on_study("extend", _extend, "plan more trials")
-    extend.add_argument("horizon", type=int, help="how many in all, those already made included")
+    extend.add_argument(
+        "horizon",
+        nargs="?",
+        type=int,
+        help="how many in all, those already made included; as many as before if left out",
+    )
 
     text = "what is running, the round, and the recommended settings"
     on_study("show", _show, text, edits=False)
@@ -393,8 +398,8 @@ def _detach(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:
 def _extend(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:
     opt.extend(arguments.horizon)
     asked = len(opt.trials)
-    text = f"{arguments.horizon} trials are planned now, {asked} of them are asked"
-    return {"horizon": arguments.horizon, "asked": asked}, text
+    text = f"{opt.horizon or 'any number of'} trials are planned now, {asked} of them are asked"
+    return {"horizon": opt.horizon, "asked": asked}, text
 
 
 def _note(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:

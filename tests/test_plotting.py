@@ -252,9 +252,18 @@ def test_columns_of_a_space_have_its_names_units_and_values():
     assert [text.get_text() for text in kind.get_xticklabels()] == alike
 
 
+def test_slices_say_where_no_interval_is_known():
+    opt = bd.RandomOptimizer(bd.Space(rate=bd.Float(0, 1), n=bd.Int(1, 6)), horizon=9)
+    for number in range(3):
+        opt.tell(opt.ask(), float(number))
+        written = [text.get_text() for ax in plotting.plot_slices(opt) for text in ax.texts]
+        assert written == ["interval unbounded so far"] * 2 * (number < 2)
+
+
 def test_lines_through_all_columns():
     opt = mixed()
     ax = plotting.plot_parallel(opt)
+    assert ax.get_ylim() == (-0.05, 1.05)
     assert [text.get_text() for text in ax.get_xticklabels()] == ["rate", "layers", "kind", "drop"]
     drawn = ax.collections[0]
     assert drawn.get_array().tolist() == sorted(t.value for t in opt.trials[:8])  # the best on top

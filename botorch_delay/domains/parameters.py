@@ -17,6 +17,7 @@ from botorch_delay.exceptions import InputError, InputTypeError
 
 # A parameter with more values than this has a continuous column, and is rounded.
 MAX_LISTED = 1_000
+ROUNDING = 1e-9  # numbers that differ by no more than this share of them are equal
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,11 @@ class _Number(Parameter):
         if self.step is not None and self.step <= 0:
             raise InputError(f"step must be above 0, got {self.step}.")
         width = self.high - self.low
-        if self.step is not None and 0 < width * (1.0 + 1e-9) < self.step:
+        if width == math.inf:
+            raise InputError(
+                f"high - low must be finite, got {self.low} and {self.high}; use other units."
+            )
+        if self.step is not None and 0 < width * (1.0 + ROUNDING) < self.step:
             raise InputError(f"step must fit into low to high, {width} wide; got {self.step}.")
         if self.step is not None and math.isinf(width / self.step):
             raise InputError(f"step must be larger for low to high, {width} wide; got {self.step}.")
@@ -179,7 +184,7 @@ class _Number(Parameter):
         return min(round(value, 14 - math.floor(math.log10(size))), self.high) + 0.0
 
     def _is_close(self, number: float, value: float) -> bool:
-        return math.isclose(number, value, rel_tol=1e-9, abs_tol=1e-9 * (self.step or 0))
+        return math.isclose(number, value, rel_tol=ROUNDING, abs_tol=ROUNDING * (self.step or 0))
 
 
 @dataclass(frozen=True)
@@ -367,14 +372,21 @@ class Choice(Parameter):
     def decode(self, number: float) -> Any:
         if number in self._value_of:
             return self._value_of[number]
-        nearest = self._value_of[min(self.column, key=lambda own: abs(own - number))]
-        is_other = self._numeric and not math.isclose(number, nearest, rel_tol=1e-9)
-        return number if is_other else nearest
+        nearest = self._nearest(number)
+        is_other = self._numeric and not math.isclose(number, nearest, rel_tol=ROUNDING)
+        return number if is_other else self._value_of[nearest]
+
+    def _nearest(self, number: float) -> float:
+        return min(self.column, key=lambda own: abs(own - number))
 
     def encode(self, value: Any, name: str, *, outside: bool = False) -> float:
         for own, number in zip(self.values, self.column, strict=True):
             if _is_equal(value, own):
                 return number
+        if self._numeric and _is_number(value):
+            nearest = self._nearest(float(value))
+            if math.isclose(value, nearest, rel_tol=ROUNDING):
+                return nearest
         if outside and self._numeric:
             return (validation.positive if self.log else validation.real)(value, name)
         raise InputError(f"{name} must be {self.summary}, got {value!r}.")

@@ -49,6 +49,7 @@ STARTS = 64  # of the search for the cut-off
 # and is made of this many particles.
 FEW_PARTICLES = 256
 MOST_EVIDENCE = 128  # answered points that bounds are made of with a learned kernel
+BATCH, MOST_BATCHES = 64, 64  # of a sequence of points: how many at a time, and to look through
 
 
 @dataclass(eq=False)
@@ -105,13 +106,15 @@ class BoxActiveSet(ActiveSet):
 
         ``(active_set.margin, True)`` is what ``nonlinear_inequality_constraints`` of
         ``optimize_acqf`` take, with starts from ``sample``. Bounds and lists of values are not
-        part of it. ``n x d`` to ``n``, or a single point, ``d``, to a number; ``inf`` while there
-        is neither a closed round nor a constraint.
+        part of it. ``n x d`` to ``n``, or a single point, ``d``, to a number; 1 while there is
+        neither a closed round nor a constraint.
         """
         if isinstance(X, Tensor) and X.dim() == 1:
             return self.margin(X.unsqueeze(0)).squeeze(0)
         validation.matches(validation.matrix(X, "X", empty=True), "X", self.domain.bounds)
-        return self._margin(X)
+        found = self._margin(X)
+        # A finite constant with a slope, of 0, where nothing restricts: optimisers need both.
+        return torch.where(found == torch.inf, 1.0, found) + 0.0 * X.sum(dim=1)
 
     def sample(self, n: int, seed: int = 0) -> Tensor:
         """``n`` points spread uniformly over the active set, ``n x d``; at least 1.
@@ -319,16 +322,39 @@ def spread_points(domain: Domain, n: int, generator: torch.Generator, *, edge: i
     return points[moved(torch.randperm(len(points), generator=generator), points.device)]
 
 
-def quasi_random(domain: Domain, batch: int, size: int, seed: int) -> Tensor:
-    """Batch number ``batch``, from 0, of a scrambled Sobol sequence on a box, ``size x d``.
+class QuasiRandom:
+    """Points that cover a box evenly, a scrambled Sobol sequence, drawn as far as it is needed.
 
-    Where the box has constraints the points are spread over what they leave.
+    Where the box has constraints each batch is spread over what they leave.
     """
-    assert isinstance(domain, BoxDomain)
-    if domain.constraints or domain.feasible is not None:
-        return spread_points(domain, size, generator_for(seed, batch))
-    engine = SobolEngine(domain.dim, scramble=True, seed=seed).fast_forward(batch * size)
-    return domain.from_unit(sent(engine.draw(size, dtype=torch.double), domain.like))
+
+    def __init__(self, domain: Domain, seed: int) -> None:
+        self._domain, self._seed = domain, seed
+        self._batches: list[Tensor] = []
+
+    def at(self, number: int, may_ask: Callable[[Tensor], Tensor] | None = None) -> Tensor | None:
+        """The first point, ``d``, from a number on that passes a test (``n x d`` to bool ``n``).
+
+        None if thousands do not.
+        """
+        first = number // BATCH
+        for batch in range(first, first + MOST_BATCHES):
+            while batch >= len(self._batches):
+                self._batches.append(self._draw(len(self._batches)))
+            points = self._batches[batch][max(number - batch * BATCH, 0) :]
+            if may_ask is None:
+                return points[0].clone()
+            if len(passed := may_ask(points).nonzero()):
+                return points[int(passed[0])].clone()
+        return None
+
+    def _draw(self, batch: int) -> Tensor:
+        domain, seed = self._domain, self._seed
+        assert isinstance(domain, BoxDomain)
+        if domain.constraints or domain.feasible is not None:
+            return spread_points(domain, BATCH, generator_for(seed, batch))
+        engine = SobolEngine(domain.dim, scramble=True, seed=seed).fast_forward(batch * BATCH)
+        return domain.from_unit(sent(engine.draw(BATCH, dtype=torch.double), domain.like))
 
 
 def whole_set(

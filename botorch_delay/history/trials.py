@@ -199,8 +199,8 @@ class TrialObserver:
     def detached(self, result: Attached) -> None:
         """A result from elsewhere was taken back."""
 
-    def extended(self, before: int) -> None:
-        """More asks are planned than ``before``."""
+    def extended(self, before: int | None) -> None:
+        """More asks are planned than ``before``, or as many and a finished run goes on."""
 
 
 class Ledger:

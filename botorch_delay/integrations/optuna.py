@@ -7,6 +7,7 @@ are read from the study's storage, so that every process that opens the study se
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -39,7 +40,7 @@ try:
         IntDistribution,
     )
     from optuna.samplers import BaseSampler, RandomSampler
-    from optuna.search_space import IntersectionSearchSpace
+    from optuna.search_space import IntersectionSearchSpace, intersection_search_space
     from optuna.study import Study
     from optuna.trial import FrozenTrial
     from optuna.trial import TrialState as Theirs
@@ -61,6 +62,11 @@ NONE_SHARED = (
 SEVERAL_RANGES = (
     "The completed trials have different ranges of {0}, each of which is drawn at random from now "
     "on. Pass search_space with the present ranges to DelaySampler; results outside still count."
+)
+NEVER_SUGGESTED = (
+    "No completed trial has all parameters of search_space; the last one lacks {0}. Trials whose "
+    "parameters are others are not used, and those not in search_space are drawn at random: give "
+    "search_space the names and distributions that the objective suggests."
 )
 _STATES = {
     Theirs.RUNNING: TrialState.RUNNING,
@@ -130,13 +136,22 @@ class DelaySampler(BaseSampler):
         _check_single(study)
         with self._cache.lock:
             space, place = dict(self._find_space(study)), (study._storage, study._study_id)
-            if self._search_space is None and place not in self._cache.warned:
-                differing = _differing(study, space)
-                if differing or (not space and _has_result(study)):
-                    self._cache.warned.add(place)
-                    text = SEVERAL_RANGES.format(", ".join(differing))
-                    logger.warning("%s", text if differing else NONE_SHARED)
+            if place not in self._cache.warned and (warning := self._warning(study, space)):
+                self._cache.warned.add(place)
+                logger.warning("%s", warning)
             return space
+
+    def _warning(self, study: Study, space: Mapping[str, BaseDistribution]) -> str | None:
+        """What is to be known of the search space once there are results; None for nothing."""
+        if not (completed := _completed(study)):
+            return None
+        if self._search_space is not None:
+            lacking = self._search_space.keys() - completed[-1].distributions.keys()
+            fits = any(space.keys() <= trial.distributions.keys() for trial in completed)
+            return None if fits else NEVER_SUGGESTED.format(", ".join(sorted(lacking)))
+        if differing := _differing(completed, space):
+            return SEVERAL_RANGES.format(", ".join(differing))
+        return None if space else NONE_SHARED
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
@@ -193,7 +208,10 @@ class DelaySampler(BaseSampler):
             study: the study.
             tried: whether only parameters of trials with a result are recommended.
         """
-        return self._synced(study).recommend(tried=tried)
+        run = self._synced(study)
+        if self._search_space is not None and (warning := self._warning(study, self._search_space)):
+            raise NoAnswerError(warning)
+        return run.recommend(tried=tried)
 
     def guarantee(self, study: Study) -> Guarantee:
         """What is claimed for this study, and why not more; raises as :meth:`optimizer` does."""
@@ -204,8 +222,11 @@ class DelaySampler(BaseSampler):
             return self._search_space
         place = (study._storage, study._study_id)
         found = self._cache.spaces.setdefault(place, IntersectionSearchSpace()).calculate(study)
+        completed = study.get_trials(deepcopy=False, states=(Theirs.COMPLETE,))
+        if len(used := _completed(study)) < len(completed):
+            found = intersection_search_space(used)
         if not found:
-            found = {} if _has_result(study) else _union(study.get_trials(deepcopy=False))
+            found = {} if used else _union(study.get_trials(deepcopy=False))
         return _varying(found)
 
     def _run(self, study: Study, distributions: Mapping[str, BaseDistribution]) -> _StudyRun:
@@ -226,7 +247,7 @@ class DelaySampler(BaseSampler):
             space = self._find_space(study)
             if not space:
                 none_yet = "The study has no trial yet that tells its parameters."
-                raise NoAnswerError(NONE_SHARED if _has_result(study) else none_yet)
+                raise NoAnswerError(NONE_SHARED if _completed(study) else none_yet)
             run = self._run(study, space)
             run.sync(study.get_trials(deepcopy=False))
             return run
@@ -382,14 +403,17 @@ def _parameter(name: str, distribution: BaseDistribution) -> Float | Int | Choic
     return kind(low, high, log=log, step=step)
 
 
-def _has_result(study: Study) -> bool:
-    return bool(study.get_trials(deepcopy=False, states=(Theirs.COMPLETE,)))
-
-
-def _differing(study: Study, space: Mapping[str, BaseDistribution]) -> list[str]:
-    """The parameters of all completed trials that are left out since their ranges differ."""
+def _completed(study: Study) -> list[FrozenTrial]:
+    """The trials with a result that can be used, which infinity cannot."""
     completed = study.get_trials(deepcopy=False, states=(Theirs.COMPLETE,))
-    last = completed[-1].distributions if completed else {}
+    return [trial for trial in completed if math.isfinite(trial.values[0])]
+
+
+def _differing(
+    completed: Sequence[FrozenTrial], space: Mapping[str, BaseDistribution]
+) -> list[str]:
+    """The parameters of all completed trials that are left out since their ranges differ."""
+    last = completed[-1].distributions
     left_out = sorted(name for name, d in last.items() if name not in space and not d.single())
     return [name for name in left_out if all(name in t.distributions for t in completed)]
 

@@ -102,14 +102,17 @@ class Audit(TrialObserver):
             if self._is_closed_on(result.told_step):
                 self._broken[_FALSE_ROUND] = None
 
-    def extended(self, before: int) -> None:
+    def extended(self, before: int | None) -> None:
         asks = len(self._ledger)
         if asks or self._rounds.open is not None:
-            self._broken[
-                f"the horizon of {before} was extended after {asks} asks: rounds, what they have "
-                "of delta and u_T follow from it, and the bound is proved where it is known from "
-                f"the first ask; what was claimed then is of those {asks} asks"
-            ] = None
+            why = (
+                f"the run was finished after {asks} asks and went on: its last round was cut short"
+                if before == self._config.horizon
+                else f"the horizon of {before} was extended after {asks} asks: rounds, what they "
+                "have of delta and u_T follow from it, and the bound is proved where it is known "
+                "from the first ask"
+            )
+            self._broken[f"{why}; what was claimed then is of those {asks} asks"] = None
 
     @property
     def _is_over(self) -> bool:

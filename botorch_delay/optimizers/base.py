@@ -69,10 +69,9 @@ class Optimizer(ReadableRun, ABC):
         left = None if horizon is None else horizon - len(self._ledger)
         if self._finished and left != 0:
             planned = f" of {horizon}" if horizon else ""
-            go_on = " To go on, extend the horizon with extend(horizon)." if horizon else ""
             raise HorizonError(
-                f"The run was finished after {len(self._ledger)}{planned} asks; answers "
-                f"may still be told, and recommend() uses them.{go_on}"
+                f"The run was finished after {len(self._ledger)}{planned} asks; answers may still "
+                "be told, and recommend() uses them. To go on as planned, call extend()."
             )
         if left is not None and count > left:
             raise HorizonError(
@@ -284,7 +283,7 @@ class Optimizer(ReadableRun, ABC):
         self._happen("detached", data={"id": number, **_said(reason)})
 
     @exclusive
-    def extend(self, horizon: int) -> None:
+    def extend(self, horizon: int | None = None) -> None:
         """Plan more asks; a run that is at its end, or was finished, goes on.
 
         An open round keeps its length; later ones follow from the new horizon. The regret bound is
@@ -292,19 +291,29 @@ class Optimizer(ReadableRun, ABC):
         what it claimed covers the asks until then. ``certificate`` goes on.
 
         Args:
-            horizon: T, how many asks are planned, those already made included.
+            horizon: T, how many asks are planned, those already made included; None for as many as
+                before, after :meth:`finish`.
 
         Raises:
-            InputError: if it is not above the present horizon, or there is none.
+            InputError: if it is not above the present horizon, or there is none, unless the run was
+                finished and goes on as it was planned.
         """
-        horizon = validation.whole(horizon, "horizon", 1)
-        if self.horizon is None:
-            raise InputError("No end is planned, so that there is nothing to extend; just ask.")
-        if horizon <= self.horizon:
+        before = self.horizon
+        if horizon is None and not self._finished:
+            raise InputError("The run was not finished and goes on by itself: pass a horizon.")
+        if horizon is not None and before is None:
             raise InputError(
-                f"A horizon can only be extended: expected more than {self.horizon}, got {horizon}."
+                "No end is planned, so that there is nothing to extend; just ask, after extend() "
+                "if the run was finished."
             )
-        self._happen("extended", data={"horizon": horizon})
+        if horizon is not None and before is not None:
+            least = before if self._finished else before + 1
+            if validation.whole(horizon, "horizon", 1) < least:
+                raise InputError(
+                    f"A horizon can only be extended: expected at least {least}, got {horizon}."
+                )
+        planned = before if horizon is None else int(horizon)
+        self._happen("extended", data={"horizon": planned})
 
     @exclusive
     def finish(self) -> None:

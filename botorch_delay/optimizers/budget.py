@@ -90,7 +90,7 @@ class Budget(TrialObserver):
         self.own_bound = _charge(self._sizes, self._rates, 0, self._horizon)  # B'
         self.trivial = self._largest * self._horizon  # D T, what any sequence of asks may cost
 
-    def extended(self, before: int) -> None:
+    def extended(self, before: int | None) -> None:
         self._plan()
 
     def corrected(self, trial: Trial, before: TrialState) -> None:

@@ -11,19 +11,15 @@ from torch import Tensor
 
 from botorch_delay.confidence.bounds import DEFAULT_DELTA
 from botorch_delay.confidence.guarantee import Guarantee
-from botorch_delay.domains.devices import generator_for
+from botorch_delay.domains.devices import generator_for, sent
 from botorch_delay.domains.domain import Domain
 from botorch_delay.domains.space import Space, as_domain
-from botorch_delay.elimination.box_active_set import quasi_random
+from botorch_delay.elimination.box_active_set import QuasiRandom
 from botorch_delay.gp.surrogate import Learned
 from botorch_delay.history.point_status import Feasibility, nothing_to_ask
 from botorch_delay.history.trials import Suggestion, Trial, TrialObserver, TrialState
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.config import Config
-
-BATCH = 64
-# Points that may be skipped until no point of a box with finitely many counts as left.
-MOST_SKIPPED = 64 * BATCH
 
 
 class RandomOptimizer(Optimizer):
@@ -55,7 +51,7 @@ class RandomOptimizer(Optimizer):
         super()._start()
         self._asks = _Asks(self._feasibility, self._domain.count or 0)
         self._observers = [self._feasibility, self._asks]
-        self._found: list[Tensor] = []  # points of a box, those that were asked first
+        self._sequence = QuasiRandom(self._domain, self._config.seed)
 
     @property
     def guarantee(self) -> Guarantee:
@@ -79,17 +75,18 @@ class RandomOptimizer(Optimizer):
 
     def _next_on_box(self, number: int) -> Tensor:
         """The first point of the sequence from a number on that may be asked."""
-        closed = set()
-        if self._domain.is_discrete:  # elsewhere no point comes twice
-            points = map(self._feasibility.point, self._feasibility.unavailable())
-            closed = {tuple(point.tolist()) for point in points}
-        for place in range(number, number + MOST_SKIPPED):
-            if place == len(self._found):
-                batch = place // BATCH
-                self._found += quasi_random(self._domain, batch, BATCH, self._config.seed).unbind()
-            if not closed or tuple(self._found[place].tolist()) not in closed:
-                return self._found[place]
-        raise nothing_to_ask(len(closed), exact=self.exact)
+        closed = self._feasibility.unavailable() if self._domain.is_discrete else []
+        may_ask = None
+        if closed:  # where a column is continuous no point comes twice
+            taken = sent(torch.stack([*map(self._feasibility.point, closed)]), self._domain.like)
+
+            def may_ask(X: Tensor) -> Tensor:
+                return ~(X.unsqueeze(1) == taken).all(dim=2).any(dim=1)
+
+        point = self._sequence.at(number, may_ask)
+        if point is None:
+            raise nothing_to_ask(len(closed), exact=self.exact)
+        return point
 
 
 class _Asks(TrialObserver):

@@ -233,7 +233,7 @@ class RoundSequence(TrialObserver):
         previous = max(self.records[-1].design_size, 1) if self.records else 1
         self.open = self._new_round(len(self.records) + 1, previous)
 
-    def extended(self, before: int) -> None:
+    def extended(self, before: int | None) -> None:
         self.round_rule = self._config.round_rule()  # an open round keeps its size and its length
 
     @property

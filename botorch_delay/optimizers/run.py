@@ -301,8 +301,11 @@ class Run:
         if event.kind == "finished":
             self._finished = True
         elif event.kind == "extended":
-            before, horizon = self.horizon, validation.whole(event.data["horizon"], "horizon", 1)
-            if before is None or horizon <= before:
+            before, horizon = self.horizon, event.data["horizon"]
+            goes_on = self._finished and horizon == before  # as it was planned
+            if not goes_on and (
+                before is None or validation.whole(horizon, "horizon", 1) <= before
+            ):
                 raise StorageError(f"a horizon of {before} is extended to {horizon}.")
             self._config.horizon = horizon
             self._finished = False

@@ -50,6 +50,9 @@ def plot_slices(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> lis
             ax.plot(at, mean, color=BLUE)
         ax.scatter(column.at(X[:, place]), values, s=8, color="0.5", zorder=1)
         ax.axvline(float(column.at(best.x[place : place + 1])), color=ORANGE, zorder=0)
+        if bool(ends.isinf().any()):
+            style = {"xycoords": "axes fraction", "fontsize": "small", "color": "0.4"}
+            ax.annotate("interval unbounded so far", (0.02, 0.98), va="top", **style)
         column.label(ax.xaxis)
         if place % MAX_COLUMNS == 0:
             ax.set_ylabel("value")
@@ -99,6 +102,8 @@ def plot_parallel(optimizer: Optimizer, ax: Axes | None = None) -> Axes:
     ax.set_xticks(places, [column.name for column in columns])
     ax.set_yticks([])
     ax.set_xlim(-0.1, domain.dim - 0.6)
+    reached = [0.0, 1.0, *shares, float(heights.min()), float(heights.max())]  # may lie outside
+    ax.set_ylim(min(reached) - 0.05, max(reached) + 0.05)
     ax.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1))
     ax.spines[["left", "right", "top", "bottom"]].set_visible(False)
     return ax

@@ -511,3 +511,15 @@ def test_columns_of_a_table_have_different_names():
     row = opt.table()[0]
     assert row["value"] == 1.0
     assert 0 <= row["parameter parameter value"] <= 1 < 2 <= row["parameter value"] <= 3
+
+
+def test_numbers_of_a_choice_are_found_within_rounding():
+    space = bd.Space(x=bd.Choice([0, 0.333333333333, 1], ordered=True))
+    assert float(space.domain.point({"x": 1.0 / 3.0})) == 0.333333333333
+    with pytest.raises(InputError, match=r"x must be one of .*, got 0\.3334"):
+        space.domain.point({"x": 0.3334})
+
+
+def test_an_interval_wider_than_numbers_go_is_refused():
+    with pytest.raises(InputError, match=r"high - low must be finite, got -1\.7e\+308"):
+        bd.Float(-1.7e308, 1.7e308)

@@ -6,7 +6,7 @@ from cases import scattered, se
 from hypothesis import given
 from hypothesis import strategies as st
 
-from botorch_delay import BoxDomain, FiniteActiveSet, FiniteDomain
+from botorch_delay import BoxDomain, BPEDelayOptimizer, FiniteActiveSet, FiniteDomain
 from botorch_delay.confidence.bounds import FixedBeta, HalfWidth
 from botorch_delay.elimination import box_active_set
 from botorch_delay.elimination.active_set import RoundBounds, surviving
@@ -81,3 +81,11 @@ def test_samples_of_a_box_are_smaller_with_many_answers(monkeypatch):
         return len(box_active_set.BoxActiveSet(box)._cut(condition, box.bounds[:1]).pool.points)
 
     assert [sampled(3), sampled(4)] == [4096, 2048]
+
+
+def test_the_margin_can_be_optimised_before_anything_restricts_the_box():
+    box = BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double))
+    X = torch.tensor([[0.2, 0.7]], dtype=torch.double, requires_grad=True)
+    margin = BPEDelayOptimizer(box, 30).active_set.margin(X)
+    assert margin.tolist() == [1.0]
+    assert not torch.autograd.grad(margin.sum(), X)[0].any()

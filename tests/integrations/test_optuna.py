@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import math
 import pickle
 import threading
 from datetime import datetime, timedelta
@@ -508,6 +509,27 @@ def test_questions_before_there_is_anything_to_say():
         study.sampler.recommend(study)
     with pytest.raises(InputTypeError, match=r"study must be an optuna\.Study, got str"):
         study.sampler.recommend("study")
+
+
+def test_a_search_space_of_other_parameters_is_told(caplog):
+    meant = {"rate": FloatDistribution(0, 1), "depth": FloatDistribution(0, 1)}
+    study = make_study(DelaySampler(search_space=meant))
+    study.optimize(
+        lambda trial: trial.suggest_float("rate", 0, 1) + trial.suggest_float("dept", 0, 1), 4
+    )
+    assert caplog.text.count("No completed trial has all parameters of search_space") == 1
+    with pytest.raises(NoAnswerError, match="the last one lacks depth"):
+        study.sampler.recommend(study)
+
+
+def test_a_trial_whose_result_cannot_be_used_does_not_restrict_the_search_space():
+    def diverges_first(trial):
+        x = trial.suggest_float("x", 0, 1)
+        return math.inf if trial.number == 0 else x + trial.suggest_float("y", 0, 1)
+
+    study = make_study(DelaySampler())
+    study.optimize(diverges_first, n_trials=5)
+    assert study.sampler.recommend(study).keys() == {"x", "y"}
 
 
 def test_results_without_a_parameter_in_common_are_told(caplog):

@@ -7,7 +7,7 @@ import torch
 from cases import line, scattered, se
 
 import botorch_delay as bd
-from botorch_delay.exceptions import InputError, OutlierWarning, TrialError
+from botorch_delay.exceptions import HorizonError, InputError, OutlierWarning, TrialError
 from botorch_delay.history.trials import TrialState
 
 VALID = bd.RKHSConfidence(2.0, 0.2)
@@ -317,6 +317,29 @@ def test_a_finished_run_goes_on_and_a_longer_optimizer_takes_a_shorter_state():
 @pytest.mark.parametrize(
     "make",
     [
+        lambda: optimizer(9, **DESIGN),
+        lambda: optimizer(None, rounds=bd.GeometricRounds(first=4, growth=2.0)),
+        lambda: bd.QueuedOptimizer(bd.RandomOptimizer(bd.FiniteDomain(line(9)))),
+    ],
+)
+def test_a_finished_run_goes_on_as_it_was_planned(make, tmp_path):
+    opt = play(make(), 3)
+    planned = opt.horizon
+    opt.finish()
+    with pytest.raises(HorizonError, match=r"To go on as planned, call extend\(\)"):
+        opt.ask()
+    with pytest.raises(InputError, match="at least 9, got 8" if planned else "nothing to extend"):
+        opt.extend(8)
+    opt.extend()
+    assert opt.horizon == planned
+    assert len(play(reopened(opt, tmp_path / "study.db"), 2).trials) == 5
+    if planned:
+        assert "was finished after 3 asks and went on" in " ".join(opt.guarantee.missing)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
         lambda d: bd.RandomOptimizer(d, horizon=3),
         lambda d: bd.AcquisitionOptimizer(d, horizon=3, covar_module=se(), noise_var=0.01),
         lambda d: bd.QueuedOptimizer(bd.RandomOptimizer(d, horizon=3)),
@@ -329,7 +352,9 @@ def test_every_optimizer_can_be_extended(make, tmp_path):
 
 
 def test_a_horizon_only_grows():
-    with pytest.raises(InputError, match="more than 12, got 12"):
+    with pytest.raises(InputError, match="at least 13, got 12"):
         optimizer(12).extend(12)
     with pytest.raises(InputError, match="nothing to extend"):
         bd.RandomOptimizer(bd.FiniteDomain(line(3))).extend(5)
+    with pytest.raises(InputError, match="was not finished"):
+        optimizer(12).extend()

@@ -155,7 +155,8 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.ledger) > 15)
     @rule(more=st.integers(0, 9))
     def extend(self, more):
-        if not more or self.horizon > 2 * HORIZON:
+        more = 0 if self.horizon > 2 * HORIZON else more
+        if not more and not self.finished:
             self.refused(lambda: self.opt.extend(self.horizon))
             return
         self.horizon += more
