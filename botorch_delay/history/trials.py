@@ -137,7 +137,7 @@ class Trial(_Placed):
     def _become(self, **values: Any) -> None:
         # The state changes last, or first where the value goes: no other thread sees a completed
         # trial without a value.
-        loses_value = self.value is not None and values["value"] is None
+        loses_value = self.value is not None and values.get("value", 0.0) is None
         for name in sorted(values, key=lambda name: (name == "state") is not loses_value):
             object.__setattr__(self, name, values[name])
 

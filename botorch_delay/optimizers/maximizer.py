@@ -17,6 +17,7 @@ from botorch_delay.design.ascent import (
     lowest_tied,
     maximize,
     nearby,
+    tie_tolerance,
 )
 from botorch_delay.domains.devices import generator_for, moved, sent_rows
 from botorch_delay.elimination.active_set import ActiveSet
@@ -298,12 +299,15 @@ class Maximizer:
         share = ANSWERS_FOR_MOST / max(points, asked - LOCAL_POINTS, ANSWERS_FOR_MOST)
         climbs = FEWEST_CLIMBS if costly else max(int(MOST_CLIMBS * share), FEWEST_CLIMBS)
         climbs = min(climbs, len(scores))
-        # Sorted, since topk orders equal scores differently on CUDA.
-        best, reach = scores.argsort(descending=True, stable=True)[:climbs], 1.0
+        # Rounded, since last bits may differ once a run is loaded, and sorted, since topk orders
+        # equal scores differently on CUDA: climbs begin at the same points in the same order.
+        rounding = tie_tolerance(scores.dtype) * model.prior_deviation
+        ranked = (scores / rounding).round() if self.rule.scores_are_values else scores
+        best, reach = ranked.argsort(descending=True, stable=True)[:climbs], 1.0
         if model.surrogate.learned:
             # Climbs stay near the best means; spread points explore, without the corners.
             mean = model.mean.masked_fill(~allowed, -torch.inf)
-            order = mean.argsort(descending=True, stable=True)
+            order = (mean / rounding).round().argsort(descending=True, stable=True)
             best = torch.cat([best[:1], order[:climbs]])
             reach = LOCAL_REACH
         best = best[allowed[best]]  # at least the first
