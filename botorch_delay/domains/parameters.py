@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import numbers
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from functools import cached_property
@@ -383,7 +384,7 @@ class Choice(Parameter):
         for own, number in zip(self.values, self.column, strict=True):
             if _is_equal(value, own):
                 return number
-        if self._numeric and _is_number(value):
+        if self._numeric and _is_number(value) and abs(value) <= sys.float_info.max:
             nearest = self._nearest(float(value))
             if math.isclose(value, nearest, rel_tol=ROUNDING):
                 return nearest

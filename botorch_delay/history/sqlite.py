@@ -122,8 +122,11 @@ def _writing(
 
     Runs wait for its end before they start. StorageError if one uses the file.
     """
+    is_users = user is not None and _in_use.get(file.resolve()) is user
+    if not (is_users or file.exists()):
+        _check_not_in_use(file)  # before it is made
     with _transaction(file, "write", create=create) as db:
-        if user is None or _in_use.get(file.resolve()) is not user:
+        if not is_users:
             _check_not_in_use(file)
         yield db
 

@@ -299,15 +299,18 @@ class Optimizer(ReadableRun, ABC):
                 finished and goes on as it was planned.
         """
         before = self.horizon
-        if horizon is None and not self._finished:
-            raise InputError("The run was not finished and goes on by itself: pass a horizon.")
+        cut_short = self._finished and (before is None or len(self._ledger) < before)
+        if horizon is None and not cut_short:
+            raise InputError(
+                "The run was not finished before all asks that are planned: pass a larger horizon."
+            )
         if horizon is not None and before is None:
             raise InputError(
                 "No end is planned, so that there is nothing to extend; just ask, after extend() "
                 "if the run was finished."
             )
         if horizon is not None and before is not None:
-            least = before if self._finished else before + 1
+            least = before if cut_short else before + 1
             if validation.whole(horizon, "horizon", 1) < least:
                 raise InputError(
                     f"A horizon can only be extended: expected at least {least}, got {horizon}."

@@ -100,15 +100,14 @@ class Budget(TrialObserver):
         """Make the bounds anew, from the answers in the order of asks."""
         kernel, points = self._surrogate.covar_module, self._config.domain.like
         self._ellipsoid = Ellipsoid(kernel, points, *self._constants, self._config.delta / 4.0)
-        # Answers not yet in the bounds, with their trials' ids, in whose order they enter.
-        self._told: list[tuple[int, int, float, int]] = []
+        self._told: list[tuple[int, float, int]] = []  # answers not yet in the bounds
         for trial in self._ledger.answered():
             self.settled(trial)
 
     @property
     def bounds(self) -> Ellipsoid:
         """Bounds on f at every point, from all answers in the order in which they came."""
-        for _, row, y, ask in sorted(self._told):
+        for row, y, ask in self._told:
             self._ellipsoid.tell(row, y, ask)
         self._told = []
         return self._ellipsoid
@@ -137,7 +136,7 @@ class Budget(TrialObserver):
     def settled(self, trial: Trial) -> None:
         if trial.value is not None:
             value = self._config.sign * trial.value
-            self._told.append((trial.id, row_of(trial), value, trial.known_step or 0))
+            self._told.append((row_of(trial), value, trial.known_step or 0))
 
     def active(self, rows: Tensor) -> Tensor:
         """The rows (LongTensor) of those given that may be the best of them; all if none may be."""

@@ -302,10 +302,10 @@ class Run:
             self._finished = True
         elif event.kind == "extended":
             before, horizon = self.horizon, event.data["horizon"]
+            if horizon is not None:
+                horizon = validation.whole(horizon, "horizon", 1)
             goes_on = self._finished and horizon == before  # as it was planned
-            if not goes_on and (
-                before is None or validation.whole(horizon, "horizon", 1) <= before
-            ):
+            if not (goes_on or (before and horizon and horizon > before)):
                 raise StorageError(f"a horizon of {before} is extended to {horizon}.")
             self._config.horizon = horizon
             self._finished = False

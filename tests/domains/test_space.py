@@ -516,8 +516,9 @@ def test_columns_of_a_table_have_different_names():
 def test_numbers_of_a_choice_are_found_within_rounding():
     space = bd.Space(x=bd.Choice([0, 0.333333333333, 1], ordered=True))
     assert float(space.domain.point({"x": 1.0 / 3.0})) == 0.333333333333
-    with pytest.raises(InputError, match=r"x must be one of .*, got 0\.3334"):
-        space.domain.point({"x": 0.3334})
+    for value in (0.3334, 10**400):
+        with pytest.raises(InputError, match="x must be one of .*, got"):
+            space.domain.point({"x": value})
 
 
 def test_an_interval_wider_than_numbers_go_is_refused():
