@@ -517,7 +517,7 @@ def test_numbers_of_a_choice_are_found_within_rounding():
     space = bd.Space(x=bd.Choice([0, 0.333333333333, 1], ordered=True))
     assert float(space.domain.point({"x": 1.0 / 3.0})) == 0.333333333333
     for value in (0.3334, 10**400):
-        with pytest.raises(InputError, match="x must be one of .*, got"):
+        with pytest.raises(InputError, match=r"x must be one of .*, got"):
             space.domain.point({"x": value})
 
 
