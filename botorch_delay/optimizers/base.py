@@ -302,7 +302,8 @@ class Optimizer(ReadableRun, ABC):
         cut_short = self._finished and (before is None or len(self._ledger) < before)
         if horizon is None and not cut_short:
             raise InputError(
-                "The run was not finished before all asks that are planned: pass a larger horizon."
+                "Without a horizon extend() resumes a run that finish() ended early, and this one "
+                "was not: pass a larger horizon to plan more asks."
             )
         if horizon is not None and before is None:
             raise InputError(
