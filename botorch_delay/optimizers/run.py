@@ -187,7 +187,8 @@ class Run:
             )
         stored = {key: state[key] for key in ("points", "bounds") if key in state}
         loaded, stored_horizon = copy.copy(self), state["config"].get("horizon")
-        if self._planned is not None and stored_horizon in range(1, self._planned):
+        # A float would be looked for in a range number by number.
+        if isinstance(stored_horizon, int) and stored_horizon in range(1, self._planned or 0):
             loaded._planned = stored_horizon
         loaded._start()
         states.check_same(
