@@ -34,8 +34,6 @@ _SUITES = {
     "list": "the problems, delays and methods there are",
 }
 
-_CHOICES = ("problems", "delays", "methods", "seeds", "steps")
-
 # Calls in messages of the library, and the commands with other names.
 _CALL = re.compile(
     r"(?:opt\.)?\b(attach|correct|extend|tell|mark_failed|mark_abandoned|recommend)\(([^()]*)\)"
@@ -291,8 +289,8 @@ def _bench(arguments: argparse.Namespace) -> None:
     if arguments.suite == "list":
         _bench_list()
         return
-    choices = {name: vars(arguments)[name] for name in _CHOICES}
-    chosen = {name: value for name, value in choices.items() if value is not None}
+    choices = ("problems", "delays", "methods", "seeds", "steps")
+    chosen = {name: value for name in choices if (value := vars(arguments)[name]) is not None}
     folder = arguments.out or Path(f"bench-{arguments.suite}")
     suite = replace(SUITES[arguments.suite], **chosen)
     print(bench(suite, folder, workers=arguments.workers))

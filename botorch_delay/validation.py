@@ -129,9 +129,7 @@ def matrix(value: Any, name: str, *, empty: bool = False) -> Tensor:
     _check_rows(value, name)
     if value.shape[0] == 0 and not empty:
         raise InputError(f"{name} must hold at least one point, got none.")
-    if not torch.isfinite(value).all():
-        row = int((~torch.isfinite(value)).any(dim=1).nonzero()[0])
-        raise InputError(f"{name} must be finite; row {row} is {value[row].tolist()}.")
+    _check_finite(value, name)
     return value.detach()
 
 
@@ -176,9 +174,7 @@ def column(value: Any, name: str, like: Tensor) -> Tensor:
     if value.shape not in ((n,), (n, 1)):
         raise InputError(f"{name} must have shape {n} or {n} x 1, got {tuple(value.shape)}.")
     value = value.detach().reshape(n)
-    if not torch.isfinite(value).all():
-        row = int((~torch.isfinite(value)).nonzero()[0])
-        raise InputError(f"{name} must be finite; row {row} is {value[row].item()}.")
+    _check_finite(value, name)
     return value
 
 
@@ -203,6 +199,12 @@ def _check_rows(value: Tensor, name: str) -> None:
         raise InputError(
             f"{name} must have shape n x d, a row for each point, got {tuple(value.shape)}."
         )
+
+
+def _check_finite(value: Tensor, name: str) -> None:
+    if not torch.isfinite(value).all():
+        row = int((~torch.isfinite(value)).nonzero()[0, 0])
+        raise InputError(f"{name} must be finite; row {row} is {value[row].tolist()}.")
 
 
 def _check_tensor(value: Any, name: str) -> None:

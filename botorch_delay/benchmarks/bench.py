@@ -57,8 +57,8 @@ class Results:
         return self.folder / "report.md"
 
     def __str__(self) -> str:
-        lines = [*comparison(self.runs), "", f"{len(self.runs):,} runs", str(self.report)]
-        return "\n".join(["", *lines])
+        counted = f"{len(self.runs):,} runs"
+        return "\n".join(["", *comparison(self.runs), "", counted, str(self.report)])
 
 
 def bench(

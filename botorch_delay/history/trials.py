@@ -234,9 +234,9 @@ class Ledger:
         """The number of trials with an answer."""
         return len(self.values) - len(self.attached)
 
-    def events(self, start: int = 0, stop: int | None = None) -> Iterator[Event]:
-        """Events ``start`` to before ``stop``."""
-        for entry in self._events[start:stop]:
+    def events(self, start: int = 0) -> Iterator[Event]:
+        """The events from number ``start`` on."""
+        for entry in self._events[start:]:
             if isinstance(entry, Event):
                 yield entry
             elif isinstance(entry, Trial):
@@ -303,7 +303,7 @@ class Ledger:
             raise StorageError(f"trial {trial.id} is corrected and was {before.value}.")
         if not trial.corrections:  # the trial no longer has what its first answer said
             place = self._events.index(trial.id)
-            self._events[place] = next(self.events(place, place + 1))
+            self._events[place] = next(self.events(place))
         said = Correction(trial.value, trial.reason, reason, event.time, len(self.trials))
         trial._become(
             state=TrialState.COMPLETED if answered else TrialState.FAILED,

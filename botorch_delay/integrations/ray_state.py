@@ -21,25 +21,15 @@ from botorch_delay.optimizers.replica import PastTrial
 
 @dataclass
 class SearchState:
-    """All that a searcher needs to continue, except for its space and options.
+    """All that a searcher needs to continue, except for its space and options."""
 
-    Attributes:
-        metric: what trials report; None while unknown.
-        mode: "min" or "max"; None while unknown.
-        seed: of everything random.
-        horizon: how many asks are planned, or None.
-        key: :class:`EngineRun`'s; None while the space is unknown.
-        trials: by Tune's ids; the optimizer is made from them.
-        first: the rest of ``points_to_evaluate``: configurations while the space is unknown, then
-            points (``d``).
-    """
-
-    metric: str | None
-    mode: str | None
-    seed: int
-    horizon: int | None = None
-    key: str | None = None
-    trials: dict[str, PastTrial] = field(default_factory=dict)
+    metric: str | None  # what trials report; None while unknown
+    mode: str | None  # "min" or "max"; None while unknown
+    seed: int  # of everything random
+    horizon: int | None = None  # how many asks are planned
+    key: str | None = None  # of :class:`EngineRun`; None while the space is unknown
+    trials: dict[str, PastTrial] = field(default_factory=dict)  # by Tune's ids
+    # The rest of ``points_to_evaluate``: configurations while the space is unknown, then points.
     first: list[Any] = field(default_factory=list)
 
     def write(self, path: Path) -> None:

@@ -123,12 +123,8 @@ def plot_rounds(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axes:
         if record.waits:
             ax.axvspan(end - record.waits, end, color="0.93", zorder=0)
         text = f"round {record.number}" if record.number == 1 else f"{record.number}"
-        above: dict[str, Any] = {
-            "transform": ax.get_xaxis_transform(),
-            "ha": "center",
-            "va": "bottom",
-        }
-        ax.text((begin + end) / 2, 1.01, text, color="0.4", **above)
+        middle, above = (begin + end) / 2, ax.get_xaxis_transform()
+        ax.text(middle, 1.01, text, transform=above, color="0.4", ha="center", va="bottom")
         steps += [end, end]
         counts += [record.active_before, record.active_after]
         begin = end

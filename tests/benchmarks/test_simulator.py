@@ -53,7 +53,7 @@ class Spy:
 
 
 def waits_of(history):
-    return history.delay.tolist()
+    return [ask.wait for ask in history.asks]
 
 
 def test_answers_are_told_when_they_are_due():
