@@ -40,7 +40,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
 from torch import Tensor
 
 from botorch_delay import validation
@@ -149,10 +149,9 @@ def _steps(low: Any, high: Any, steps: Any, log: Any = False, unit: Any = None) 
     steps = validation.whole(steps, "steps", 2, MAX_ARMS)
     if not ends[0] < ends[1]:
         raise InputError(f"low must be below high, got {low} and {high}.")
-    first, last = map(math.log10, ends) if log else ends
-    between = torch.linspace(first, last, steps, dtype=torch.double)
+    spaced = (np.geomspace if log else np.linspace)(*ends, steps)
     # Readable numbers: 12 digits, and the ends as they were written.
-    inner = (float(f"{10.0**v if log else v:.12g}") for v in between[1:-1].tolist())
+    inner = (float(f"{value:.12g}") for value in spaced[1:-1])
     return Choice([low, *inner, high], ordered=True, log=log, unit=unit)
 
 
