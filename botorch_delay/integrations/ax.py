@@ -228,13 +228,7 @@ def _goal(experiment: Experiment) -> tuple[str, bool, str]:
 
 
 class _ExperimentRun(EngineRun):
-    """The optimizer for one goal of an experiment.
-
-    Attributes:
-        next_number: of the next ask; asks have even numbers, other arms odd ones.
-        open: numbers of asks that have no trial yet, increasing.
-        record: of the last ask, until its generator run gets it.
-    """
+    """The optimizer for one goal of an experiment."""
 
     def __init__(self, node: str, experiment: Experiment, settings: Settings) -> None:
         self.experiment = experiment
@@ -243,8 +237,9 @@ class _ExperimentRun(EngineRun):
         self._kinds = dict(experiment.search_space.parameters)
         space = _translate(experiment.search_space)
         super().__init__(f"{node} {self._metric}", space, settings, maximize)
-        self.next_number = 0
-        self.open: list[int] = []
+        self.next_number = 0  # of the next ask; asks have even numbers, other arms odd ones
+        self.open: list[int] = []  # numbers of asks that have no trial yet, increasing
+        # Of the last ask, until its generator run gets it.
         self.record: dict[str, Any] | None = None
 
     def params(self, x: Tensor) -> dict[str, Any]:
