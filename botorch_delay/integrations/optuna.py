@@ -294,7 +294,7 @@ class _StudyRun(EngineRun):
         known = self.replica.trial(number)
         if known is not None:
             return self.domain.params(known.x)
-        skip = 0
+        skip, points = 0, math.prod(kind.count for kind in self.domain.columns.parameters.values())
         for _ in range(MAX_ATTEMPTS):
             before = _asking_before(trial, trials, lost)
             try:
@@ -311,15 +311,15 @@ class _StudyRun(EngineRun):
             # Whatever another process writes from now on, it could have seen this record.
             trials = self._study.get_trials(deepcopy=False)
             others = [other for other in trials if other.number != number]
-            twins = [
-                other.number
+            claimed = {
+                other.number: claim["x"]
                 for other in others
                 if other.number not in lost
                 and other.state is Theirs.RUNNING
                 and (claim := self._record(other)) is not None
-                and claim["x"] == record["x"]
-            ]
-            if not twins:
+            }
+            twins = [other for other, x in claimed.items() if x == record["x"]]
+            if not twins or len(set(map(tuple, claimed.values()))) >= points:
                 break
             # The twins may choose again too, from the same data: each skips another number of
             # points, and never returns to a point that it left.

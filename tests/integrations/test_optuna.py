@@ -340,9 +340,20 @@ def test_no_point_is_handed_to_two_running_trials(options):
         if len(running) == 6:
             done = running.pop(3)
             study.tell(done, choices.index(done.params["kind"]) + done.params["n"])
+
+
+def test_where_workers_outnumber_points_each_chooses_once(monkeypatch):
     small = {"kind": CategoricalDistribution(["a", "b"])}
     crowded = make_study(DelaySampler(search_space=small, **GIVEN))
-    assert len([crowded.ask(small) for _ in range(5)]) == 5  # more workers than points
+    chosen, ask = [], plugin._StudyRun.ask
+    monkeypatch.setattr(
+        plugin._StudyRun,
+        "ask",
+        lambda run, *a, **kw: chosen.append(ask(run, *a, **kw)) or chosen[-1],
+    )
+    kinds = [crowded.ask(small).params["kind"] for _ in range(5)]
+    assert set(kinds[:2]) == {"a", "b"}
+    assert len(chosen) == 5
 
 
 def test_threads_share_one_sampler(tmp_path):
