@@ -197,13 +197,11 @@ def _ellipsoids(
     complete = known & (groups.bincount(known.long(), len(trials))[groups] == sizes)
     scale = noise_std * (1.0 + ROUNDING)  # of answers that are no noisier
     found = []
-    for rows, sets in ((known, None), (complete, groups)):
+    for rows, sets in ((known, torch.arange(len(trials))), (complete, groups)):
         kept = rows.nonzero().flatten().tolist()
-        begun = max((trials[row].known_step or 0 for row in kept), default=0)
-        if sets is not None:
-            begun = len(groups[:begun].unique())
-        inside = None if sets is None else sets[rows]
-        found.append(Ellipsoids(kernel, asked.at(rows), scale, begun, delta / 2.0, inside))
+        asks = max((trials[row].known_step or 0 for row in kept), default=0)
+        begun = len(sets[:asks].unique())
+        found.append(Ellipsoids(kernel, asked.at(rows), scale, begun, delta / 2.0, sets[rows]))
     return found
 
 
