@@ -15,7 +15,7 @@ from botorch_delay.confidence.bounds import DEFAULT_DELTA, Confidence, RKHSConfi
 from botorch_delay.exceptions import InputError
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.optimizers.pending import Pending
-from botorch_delay.optimizers.rule_model import RuleModel
+from botorch_delay.optimizers.rule_model import RuleModel, View
 from botorch_delay.optimizers.rules import Rule, Score
 
 
@@ -68,21 +68,20 @@ class CertifyingUCB(Rule):
         return [replace(surrogate, noise_var=ridge) for ridge in dict.fromkeys(ridges)]
 
     def score(self, model: RuleModel) -> Tensor:
-        views = zip(model.views, self._factors(model), strict=True)
-        bounds = [view.mean + factor * view.deviation for view, factor in views]
+        bounds = [view.mean + b * view.deviation for view, b in self._played(model)]
         return torch.stack(bounds).amin(dim=0)
 
     def function(self, model: RuleModel, starts: Tensor) -> Score:
-        parts = list(zip(model.views, self._factors(model), strict=True))
+        played = list(self._played(model))
 
         def bound(X: Tensor) -> Tensor:
-            bounds = [view.mean_at(X) + factor * view.deviation_at(X) for view, factor in parts]
+            bounds = [view.mean_at(X) + b * view.deviation_at(X) for view, b in played]
             return torch.stack(bounds).amin(dim=0)
 
         return bound
 
-    def _factors(self, model: RuleModel) -> Iterator[Tensor]:
-        """B of every view; that of a norm of 0 where the answers contradict the norm."""
+    def _played(self, model: RuleModel) -> Iterator[tuple[View, Tensor]]:
+        """Every view and its b; that of a norm of 0 where the answers contradict the norm."""
         counts = model.feasibility.ask_counts()
         energy = float(len(counts))
         for number in (sum(counts), sum(map(group_count, counts))):
@@ -92,4 +91,4 @@ class CertifyingUCB(Rule):
             square = self.norm_bound**2 + energy * share
             least = noise_energy(0, self.delta) * share
             explained = view.answers.at_candidates.explained
-            yield (square - explained).clamp_min(least).sqrt()
+            yield view, (square - explained).clamp_min(least).sqrt()
