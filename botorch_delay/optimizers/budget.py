@@ -177,16 +177,11 @@ class Budget(TrialObserver):
         design = greedy_max_variance(kernel, points, noise_var, longest).cpu()
         for size in sizes[:-1]:
             data = surrogate.data(Answers.without_values(self._config.domain, design[:size]))
-            widths = [
-                self._config.confidence.fixed_design(
-                    Evidence.under(surrogate, data, delta, len(points))
-                )
-                for delta in (2.0 * share, share)
-            ]
-            weights = any(width.needs_weights for width in widths)
-            posterior = surrogate.posterior(data).at(points, weights=weights)
-            for rates, width in zip((full, own), widths, strict=True):
-                rates.append(min(rates[-1], 4.0 * float(width.at(posterior).max())))
+            moments = surrogate.posterior(data).at(points, weights=True)
+            for rates, delta in ((full, 2.0 * share), (own, share)):
+                evidence = Evidence.under(surrogate, data, delta, len(points))
+                width = self._config.confidence.fixed_design(evidence).at(moments)
+                rates.append(min(rates[-1], 4.0 * float(width.max())))
         return full, own
 
 
