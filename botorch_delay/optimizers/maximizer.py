@@ -143,7 +143,9 @@ class Maximizer:
             point = self._best(model, scores, active, tried, self._best_tried_mean(tried))
         if point is None:
             point = self._best(model, scores, active)
-        assert point is not None
+        if point is None:
+            name = self.rule.method(model.pending)
+            raise NumericsError(f"{name} is -inf at every point that may be asked.")
         return point
 
     def _best_tried_mean(self, tried: Sequence[int]) -> Tensor:
@@ -165,33 +167,29 @@ class Maximizer:
     ) -> int | Tensor | None:
         """Where the rule is largest, if possible not at points with some keys.
 
-        None if it is below ``least`` there.
+        None if it is -inf everywhere, or below ``least`` there.
         """
         blind = model.is_blind
         unit = model.prior_deviation if self.rule.scores_are_values and not blind else 0.0
         may_ask, allowed = self._allowed(active, avoided)
         scores = scores.masked_fill(~allowed, -torch.inf)
-        tied = lowest_tied(scores, unit)
-        found = [scores.max(), tied.squeeze(0)] + ([] if least is None else [least])
+        least = torch.full_like(scores[0], -torch.inf) if least is None else least
+        found = scores.max(), lowest_tied(scores, unit).squeeze(0), least
         # One transfer from the device.
-        numbers = torch.stack([number.double() for number in found]).tolist()
-        top, row, low = numbers if least is not None else (*numbers, -math.inf)
-        if top == -math.inf and least is not None:
+        top, row, low = torch.stack([number.double() for number in found]).tolist()
+        if math.isnan(top) or top == math.inf:
+            raise NumericsError(
+                f"{self.rule.method(model.pending)} is {top} at some point; a score must be "
+                "finite, or -inf where a point must not be asked."
+            )
+        if top == -math.inf or (model.finite and top < low):
             return None
-        if not math.isfinite(top):
-            name = self.rule.method(model.pending)
-            if top != -math.inf:
-                raise NumericsError(
-                    f"{name} is {top} at some point; a score must be finite, or -inf where a point "
-                    "must not be asked."
-                )
-            raise NumericsError(f"{name} is -inf at every point that may be asked.")
         if model.finite:
-            return int(row) if top >= low else None
+            return int(row)
         if blind:
             return model.candidates[int(row)]
         point, score = self._climb(model, scores, may_ask, allowed)
-        return point if least is None or score.item() >= low else None
+        return point if low == -math.inf or score.item() >= low else None
 
     def repeat(self, active: ActiveSet | None = None) -> int | None:
         """The key of the best answered point, if asking it again may reveal noise."""
