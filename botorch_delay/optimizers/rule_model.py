@@ -267,10 +267,9 @@ class RuleModel(View, TrialObserver):
 
         None without failures, and with a given kernel: claims allow no places to be left out.
         """
-        if not self.surrogate.learned or not self.feasibility.suspects:
+        if not self.surrogate.learned or not self.feasibility.fruitless():
             return None
-        answers = self.answers
-        return failing_places(self.surrogate, self.feasibility, lambda: answers.anywhere.data.X)
+        return failing_places(self.surrogate, self.feasibility, self.answers.anywhere.data.X)
 
     def with_drawn_answers(self) -> RuleModel:
         """The model with values drawn for pending points, fresh ones in every ask."""
@@ -341,11 +340,11 @@ class RuleModel(View, TrialObserver):
 
 
 def failing_places(
-    surrogate: Surrogate, feasibility: Feasibility, answered_points: Callable[[], Tensor]
+    surrogate: Surrogate, feasibility: Feasibility, answered: Tensor
 ) -> Callable[[Tensor], Tensor] | None:
     """Whether failures outweigh answers near points: ``n x d`` to bool ``n``; None without any.
 
-    Weights fall with the distance, to 0.6 at ``CROWD``. Answered points are inputs of the
+    Weights fall with the distance, to 0.6 at ``CROWD``. The points ``answered`` are inputs of the
     surrogate, a learned one: ``a x e``.
     """
     keys = feasibility.fruitless()
@@ -353,7 +352,7 @@ def failing_places(
         return None
     failed = torch.stack([feasibility.point(key) for key in keys])
     fruitless = surrogate.inputs(sent(failed, surrogate.like))
-    answered, radius = answered_points(), CROWD * fruitless.shape[1] ** 0.5
+    radius = CROWD * fruitless.shape[1] ** 0.5
 
     def weigh(inputs: Tensor, others: Tensor) -> Tensor:
         parts = inputs.split(rows_per_chunk(len(others), inputs))
