@@ -330,7 +330,7 @@ class QuasiRandom:
 
     def __init__(self, domain: Domain, seed: int) -> None:
         self._domain, self._seed = domain, seed
-        self._batches: list[Tensor] = []
+        self._batches: dict[int, Tensor] = {}
 
     def at(self, number: int, may_ask: Callable[[Tensor], Tensor] | None = None) -> Tensor | None:
         """The first point, ``d``, from a number on that passes a test (``n x d`` to bool ``n``).
@@ -339,13 +339,13 @@ class QuasiRandom:
         """
         first = number // BATCH
         for batch in range(first, first + MOST_BATCHES):
-            while batch >= len(self._batches):
-                self._batches.append(self._draw(len(self._batches)))
+            if batch not in self._batches:
+                self._batches[batch] = self._draw(batch)
             points = self._batches[batch][max(number - batch * BATCH, 0) :]
-            if may_ask is None:
+            if may_ask is not None:
+                points = points[may_ask(points)]
+            if len(points):
                 return points[0].clone()
-            if len(passed := may_ask(points).nonzero()):
-                return points[int(passed[0])].clone()
         return None
 
     def _draw(self, batch: int) -> Tensor:
