@@ -199,9 +199,7 @@ class OpenRound:
         return slot.outcome is TrialState.ABANDONED and last
 
     def is_counted(self, trial: Trial) -> bool:
-        """Whether a trial's answer serves its design point."""
-        if trial.slot < 0:
-            return False
+        """Whether the answer of a trial with a slot serves its design point."""
         slot = self.slots[trial.slot]
         return slot.state is SlotState.ANSWERED and slot.trial == trial.id
 
