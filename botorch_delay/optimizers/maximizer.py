@@ -136,10 +136,10 @@ class Maximizer:
                 f"The score of {self.rule!r} must be a tensor of shape {(count,)}, a number for "
                 f"each candidate; got {got}."
             )
+        new_first &= self._domain.is_discrete and model.surrogate.learned
         point, comparable = None, self.rule.scores_are_values and not blind
-        if new_first and self._domain.is_discrete and model.surrogate.learned and comparable:
-            # A second answer tells about noise, and little about better points.
-            tried = model.feasibility.tried()
+        # A second answer tells about noise, and little about better points.
+        if new_first and comparable and (tried := model.feasibility.tried()):
             point = self._best(model, scores, active, tried, self._best_tried_mean(tried))
         if point is None:
             point = self._best(model, scores, active)
@@ -149,10 +149,8 @@ class Maximizer:
         return point
 
     def _best_tried_mean(self, tried: Sequence[int]) -> Tensor:
-        """The largest mean at tried points, which have some keys; a scalar, -inf without any."""
+        """The largest mean at tried points, which have some keys, at least one; a scalar."""
         model = self.model
-        if not tried:
-            return model.candidates.new_full((), -torch.inf)
         if model.finite:
             return model.mean[sent_rows(tried, model.mean)].max()
         return model.mean_at(model.points(tried)).max()
@@ -200,8 +198,8 @@ class Maximizer:
         if tries.repeats_differ or tries.repeats >= due:
             return None
         keys, mean, _ = self._answered(active)
-        key = keys[int(mean.argmax())] if keys else 0
-        return None if not keys or key in model.running() else key
+        best = keys[int(mean.argmax())] if keys else None
+        return None if best in model.running() else best
 
     def confirm(self, active: ActiveSet | None = None) -> int | None:
         """The key of a point to ask again, while it is open which is best; see :class:`Exploit`."""
@@ -210,16 +208,14 @@ class Maximizer:
         keys, mean, deviation = self._answered(active)
         if len(keys) < 2:
             return None
-        best = int(mean.argmax())
-        upper = mean + deviation
+        best, upper = int(mean.argmax()), mean + deviation
         contested = upper >= mean[best] - deviation[best]
-        if int(contested.sum()) < 2:
-            return None
         has_running = self.model.running()
         running = moved(torch.tensor([key in has_running for key in keys]), upper.device)
-        upper = upper.masked_fill(running | ~contested, -torch.inf)
-        if not bool(torch.isfinite(upper.max())):
+        free = contested & ~running
+        if int(contested.sum()) < 2 or not bool(free.any()):
             return None
+        upper = upper.masked_fill(~free, -torch.inf)
         return keys[lowest_of_largest(upper, self.model.prior_deviation)]
 
     @cached_property
