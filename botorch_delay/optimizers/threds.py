@@ -240,8 +240,7 @@ class ThreDSOptimizer(Optimizer):
             self._end_region()
         elif event.kind == "accepted":
             node = validation.whole(event.data["node"], "node", 1)
-            path = [node >> shift for shift in range(1, node.bit_length())]
-            if any(len(self._rows(parent)) < 2 for parent in reversed(path)):
+            if not len(self._rows(node)):
                 raise StorageError(f"{node} is not a node of the tree.")
             self._search.accepted.append(node)
             self._search.mark = len(self._answered())
