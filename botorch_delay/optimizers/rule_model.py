@@ -267,7 +267,7 @@ class RuleModel(View, TrialObserver):
 
         None without failures, and with a given kernel: claims allow no places to be left out.
         """
-        if not self.surrogate.learned or not self.feasibility.fruitless():
+        if not self.surrogate.learned or not self.feasibility.suspects:
             return None
         return failing_places(self.surrogate, self.feasibility, self.answers.anywhere.data.X)
 
@@ -312,10 +312,10 @@ class RuleModel(View, TrialObserver):
     def _count(self, result: Trial | Attached, *, gone: bool = False) -> None:
         """Enter a trial or an attached result in the posteriors, or take it out."""
         key, x, noise_var = self.key(result), result.point, result.noise_var
-        source, value = result.id - 2**62, None if gone else result.value  # before all trials
         if key in self._left_out:
             return
-        order = source
+        source = order = result.id - 2**62  # attached results come before all trials
+        value = None if gone else result.value
         if isinstance(result, Trial):
             source, gone = result.id, result.state is _ABANDONED
             order = result.told_step or source
@@ -329,11 +329,9 @@ class RuleModel(View, TrialObserver):
                 view.answers.drop(key, source)
             else:
                 view.answers.put(key, source, x, told, noise_var, order)
-            if view.asked_points is None:
-                continue
-            if gone:
+            if view.asked_points is not None and gone:
                 view.asked_points.drop(key, source)
-            else:
+            elif view.asked_points is not None:
                 view.asked_points.put(key, source, x, told, noise_var)
 
     attached = _count
