@@ -381,5 +381,4 @@ class FiniteActiveSet(ActiveSet):
         return self._left(record.number, rows)
 
     def largest_prior_deviation(self, kernel: Kernel) -> float:
-        with torch.no_grad():
-            return float(prior_variance(kernel, self.domain.points).max()) ** 0.5
+        return float(prior_variance(kernel, self.domain.points).max()) ** 0.5

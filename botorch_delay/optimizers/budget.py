@@ -46,6 +46,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay import validation
@@ -55,7 +56,6 @@ from botorch_delay.confidence.guarantee import BudgetTerms
 from botorch_delay.design.greedy import greedy_max_variance
 from botorch_delay.elimination.active_set import surviving
 from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
-from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.point_status import row_of
 from botorch_delay.history.trials import Ledger, Trial, TrialObserver, TrialState
@@ -74,7 +74,8 @@ class Budget(TrialObserver):
         self._config, self._factor = config, config.budget_factor
         self._ledger, self._rounds = ledger, rounds
         self._surrogate, self._constants = config.fixed, constants
-        self._largest = constants.norm_bound * _widest(config.fixed, config.domain.like)
+        widest = _widest(config.fixed.covar_module, config.domain.like)
+        self._largest = constants.norm_bound * widest
         self.waits_cost, self.waits = 0.0, 0  # W so far, and how many asks it is of
         self._asks = torch.zeros_like(config.domain.like[:, 0], dtype=torch.double)
         self._plan()
@@ -185,18 +186,16 @@ class Budget(TrialObserver):
         return full, own
 
 
-def _widest(surrogate: Surrogate, points: Tensor) -> float:
+def _widest(kernel: Kernel, points: Tensor) -> float:
     """The largest distance between two points in the kernel's metric: d_k^2 = k - 2 k' + k''."""
-    kernel, X = surrogate.covar_module, surrogate.inputs(points)
-    largest = 0.0
-    with torch.no_grad():
-        prior = prior_variance(kernel, X)
-        if bool((prior == prior[0]).all()) and len(X) > 20_000:
-            return float(2.0 * prior[0].sqrt())  # the triangle inequality, instead of all pairs
-        for part in torch.arange(len(X), device=X.device).split(rows_per_chunk(len(X), X)):
-            square = prior[part].unsqueeze(1) + prior - 2.0 * covariance(kernel, X[part], X)
-            largest = max(largest, float(square.max()))
-    return math.sqrt(max(largest, 0.0))
+    prior, largest = prior_variance(kernel, points), 0.0
+    if bool((prior == prior[0]).all()) and len(points) > 20_000:
+        return float(2.0 * prior[0].sqrt())  # the triangle inequality, instead of all pairs
+    rows = rows_per_chunk(len(points), points)
+    for X, own in zip(points.split(rows), prior.split(rows), strict=True):
+        square = own.unsqueeze(1) + prior - 2.0 * covariance(kernel, X, points)
+        largest = max(largest, float(square.max()))
+    return math.sqrt(largest)
 
 
 def _charge(sizes: list[int], rates: list[float], done: int, asks: int) -> float:

@@ -116,8 +116,7 @@ class ThreDSOptimizer(Optimizer):
         ends = config.interval
         if ends is None:
             assert config.confidence.constants is not None
-            with torch.no_grad():
-                prior = prior_variance(config.fixed.covar_module, self._points)
+            prior = prior_variance(config.fixed.covar_module, self._points)
             largest = config.confidence.constants.norm_bound * prior.max().item() ** 0.5
             ends = -largest, largest
         self._ends = ends
