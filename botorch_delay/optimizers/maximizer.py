@@ -252,13 +252,13 @@ class Maximizer:
         Points with keys in ``avoided`` may be asked only if all others are closed.
         """
         model, pool = self.model, self.model.candidates
-        everywhere = torch.ones(len(pool), dtype=torch.bool, device=pool.device)
         inside = None if self._cut is None else self._cut.inside
-        within = everywhere
-        if inside is not None:
-            within = self._within = inside(pool) if self._within is None else self._within
+        if self._within is None:
+            everywhere = torch.ones(len(pool), dtype=torch.bool, device=pool.device)
+            self._within = everywhere if inside is None else inside(pool)
+        within = self._within
         if active is not None and active.rows is not None:
-            within = torch.zeros_like(everywhere).index_fill(0, active.rows, True)
+            within = torch.zeros_like(within).index_fill(0, active.rows, True)
         closed, fails = model.feasibility.unavailable(), model.where_trials_fail()
         avoided = list(avoided)
         if not self._config.repeat_pending:
