@@ -22,9 +22,8 @@ x* has ``U(x*) >= f(x*) >= f(z) >= L(z)`` for all z, so it is among those x. QED
 The gap of a point r is the same with one ask, at r. Answers of more noise than s are left out of
 both counts: the supermartingales there are products over the other noises.
 
-n is that of the asks (groups) that had begun when the last answer in use came. By then the noises
-of these answers had been drawn, and none of asks made later; rho_n grows with n. So it makes no
-difference in which order noises are drawn, and asks after the last answer in use cost nothing.
+n is that of the asks (groups) that had begun when the last answer in use came, see *Order* there:
+asks after it cost nothing.
 
 With all ridges instead of a few, one way to count leaves no smaller maximum of a functional:
 Lagrange multipliers of two convex quadratics, of f and of the noise, attain it, with a their ratio.
