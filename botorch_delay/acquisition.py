@@ -7,7 +7,7 @@ single-output GPyTorch model of BoTorch.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from botorch.acquisition.acquisition import AcquisitionFunction
@@ -20,10 +20,11 @@ from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.exceptions import InputTypeError, NotSupportedError
+from botorch_delay.exceptions import NotSupportedError
 from botorch_delay.gp.delayed_gp import DelayedGP
 
 
+@runtime_checkable
 class PointSet(Protocol):
     """A set of points, such as an ``ActiveSet``."""
 
@@ -35,8 +36,7 @@ class _FantasyAcquisition(AcquisitionFunction):
     """An acquisition function of the fantasy posterior, for single points."""
 
     def __init__(self, model: Model, X_pending: Tensor | None) -> None:
-        if not isinstance(model, Model):
-            raise InputTypeError(f"model must be a BoTorch model, got {type(model).__name__}.")
+        validation.instance(model, Model, "model", "a BoTorch model")
         super().__init__(model=model)
         self.set_X_pending(X_pending)
 
@@ -74,11 +74,8 @@ class MaxVariance(_FantasyAcquisition):
         self, model: Model, active_set: PointSet | None = None, X_pending: Tensor | None = None
     ) -> None:
         super().__init__(model, X_pending)
-        if active_set is not None and not hasattr(active_set, "contains"):
-            raise InputTypeError(
-                "active_set must have a method contains(X), as opt.active_set does, got "
-                f"{type(active_set).__name__}."
-            )
+        expected = "a set of points with a method contains(X), as opt.active_set is"
+        validation.instance(active_set, PointSet | None, "active_set", expected)
         self.active_set = active_set
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]  # typed for the base class

@@ -91,6 +91,12 @@ def flag(value: Any, name: str) -> bool:
     return value
 
 
+def instance(value: Any, kind: Any, name: str, expected: str, *, but: Any = ()) -> None:
+    """``value`` is of a type or a union of types, ``but`` of none of others."""
+    if not isinstance(value, kind) or isinstance(value, but):
+        raise InputTypeError(f"{name} must be {expected}, got {type(value).__name__}.")
+
+
 def positive(value: Any, name: str) -> float:
     """``value`` as a finite float above zero."""
     return _in_range(value, name, lambda number: number > 0.0, "be above 0")

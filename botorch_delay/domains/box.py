@@ -87,34 +87,21 @@ class BoxDomain(Domain):
         named = [(dim, tuple(values)) for dim, values in sorted(self.cat_dims.items())]
         self.encoding = Encoding(self.log_dims, named, bounds)
         self._logs = Encoding(self.log_dims)
-        if not isinstance(constraints, Iterable | None):
-            raise InputTypeError(
-                f"constraints must be a list of (indices, coefficients, rhs), got "
-                f"{type(constraints).__name__}."
-            )
+        expected = "a list of (indices, coefficients, rhs)"
+        validation.instance(constraints, Iterable | None, "constraints", expected)
         self.constraints = [self._check_constraint(c) for c in constraints or ()]
-        if feasible is not None and not callable(feasible):
-            raise InputTypeError(
-                f"feasible must be a function of points, got {type(feasible).__name__}."
-            )
+        validation.instance(feasible, Callable | None, "feasible", "a function of points")
         self.feasible = feasible
         self._check_not_empty()
 
     def _check_values(self, lists: Any, name: str) -> dict[int, Tensor]:
         if lists is None:
             return {}
-        if not isinstance(lists, Mapping):
-            raise InputTypeError(
-                f"{name} must map a column to its values, as in {{1: [16, 32]}}; got "
-                f"{type(lists).__name__}."
-            )
+        validation.instance(lists, Mapping, name, "a dict of values by column, {1: [16, 32]} say")
         checked = {}
         for dim, listed in lists.items():
             dim = validation.whole(dim, f"each column of {name}", 0, self.dim - 1)
-            if isinstance(listed, str) or not isinstance(listed, Iterable):
-                raise InputTypeError(
-                    f"{name}[{dim}] must be a list of numbers, got {type(listed).__name__}."
-                )
+            validation.instance(listed, Iterable, f"{name}[{dim}]", "a list of numbers", but=str)
             numbers = [validation.real(v, f"each value in {name}[{dim}]") for v in listed]
             # In the precision of the bounds, which they are compared with.
             values = self.bounds.new_tensor(numbers).unique()

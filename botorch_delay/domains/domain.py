@@ -143,8 +143,7 @@ class Domain(ABC):
 
     def params(self, x: Tensor) -> dict[str, Any]:
         """The values of a point, ``d``, by name: a space's own, else the numbers of the columns."""
-        if not isinstance(x, Tensor):
-            raise InputTypeError(f"x must be a torch.Tensor, got {type(x).__name__}.")
+        validation.instance(x, Tensor, "x", "a torch.Tensor")
         if x.shape != (self.dim,):
             raise InputError(f"x must be one point, of shape {self.dim}, got {tuple(x.shape)}.")
         return self.columns.params(x)
@@ -258,10 +257,7 @@ class Domain(ABC):
                 )
 
     def _check_columns(self, columns: Any, name: str) -> tuple[int, ...]:
-        if isinstance(columns, str) or not isinstance(columns, Iterable):
-            raise InputTypeError(
-                f"{name} must be a list of columns, such as [0], got {type(columns).__name__}."
-            )
+        validation.instance(columns, Iterable, name, "a list of columns, such as [0]", but=str)
         each, last = f"each of {name}", self.dim - 1
         return tuple(sorted({validation.whole(dim, each, 0, last) for dim in columns}))
 
@@ -290,8 +286,7 @@ class PointKeys:
 def _check_names(names: Sequence[str] | None, dim: int) -> tuple[str, ...]:
     if names is None:
         return tuple(f"x{i}" for i in range(dim))
-    if isinstance(names, str) or not isinstance(names, Iterable):
-        raise InputTypeError(f"names must be a list of strings, got {type(names).__name__}.")
+    validation.instance(names, Iterable, "names", "a list of strings", but=str)
     names = tuple(names)
     if len(names) != dim or len(set(names)) != dim:
         raise InputError(f"names must be {dim} distinct strings, got {list(names)}.")

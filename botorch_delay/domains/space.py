@@ -174,10 +174,7 @@ def _merged(
     parameters: Mapping[str, Parameter] | None, named: Mapping[str, Parameter]
 ) -> dict[str, Parameter]:
     """All parameters by name, checked."""
-    if not isinstance(parameters, Mapping | None):
-        raise InputTypeError(
-            f"parameters must map names to parameters, got {type(parameters).__name__}."
-        )
+    validation.instance(parameters, Mapping | None, "parameters", "a dict of parameters by name")
     first = dict(parameters or {})
     if both := first.keys() & named.keys():
         raise InputError(f"Parameter {min(both)!r} is given twice; choose one.")
@@ -204,15 +201,9 @@ def _box(
         raise InputError(
             "There is nothing to search: at least one parameter must have two values or more."
         )
-    if feasible is not None and not callable(feasible):
-        raise InputTypeError(
-            f"feasible must be a function of parameters, got {type(feasible).__name__}."
-        )
-    if not isinstance(constraints, Iterable):
-        raise InputTypeError(
-            "constraints must be a list of (factors by name, rhs), got "
-            f"{type(constraints).__name__}."
-        )
+    validation.instance(feasible, Callable | None, "feasible", "a function of parameters")
+    expected = "a list of (factors by name, rhs)"
+    validation.instance(constraints, Iterable, "constraints", expected)
     ends: list[tuple[float, float]] = []
     discrete: dict[int, list[float]] = {}
     categories: dict[int, list[float]] = {}

@@ -31,6 +31,7 @@ from gpytorch.kernels import (
 from linear_operator import to_dense
 from torch import Tensor
 
+from botorch_delay import validation
 from botorch_delay.exceptions import InputError, InputTypeError, StorageError
 
 # Elements of one chunk of a covariance: on CUDA, 32 MiB in double; on a CPU, whose cache it should
@@ -79,10 +80,7 @@ def prior_variance(covar_module: Kernel, X: Tensor) -> Tensor:
 
 def check_kernel(covar_module: Any, like: Tensor) -> Kernel:
     """Check that a kernel can be used with points like ``like``, and return it."""
-    if not isinstance(covar_module, Kernel):
-        raise InputTypeError(
-            f"covar_module must be a gpytorch.kernels.Kernel, got {type(covar_module).__name__}."
-        )
+    validation.instance(covar_module, Kernel, "covar_module", "a gpytorch.kernels.Kernel")
     for name, parameter in covar_module.named_parameters():
         if parameter.dtype != like.dtype or parameter.device != like.device:
             raise InputTypeError(

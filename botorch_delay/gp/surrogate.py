@@ -88,11 +88,8 @@ class Learned:
         if self.warp not in WARPINGS:
             known = ", ".join(map(repr, WARPINGS))
             raise InputError(f"warp must be one of {known}, got {self.warp!r}.")
-        if not isinstance(self.warm_start, Hyperparameters | None):
-            raise InputTypeError(
-                "warm_start must be Hyperparameters, such as another study's opt.hyperparameters, "
-                f"got {type(self.warm_start).__name__}."
-            )
+        expected = "Hyperparameters, such as another study's opt.hyperparameters"
+        validation.instance(self.warm_start, Hyperparameters | None, "warm_start", expected)
 
     def check(self, domain: Domain) -> None:
         """Raise :class:`InputError` if a study of a domain can't begin with these lengthscales."""

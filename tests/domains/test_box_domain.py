@@ -129,7 +129,7 @@ def test_fingerprints_tell_boxes_apart():
         ({"discrete_dims": {7: [1]}}, InputError, "must be at most 3"),
         ({"discrete_dims": {1: []}}, InputError, "at least one value"),
         ({"discrete_dims": {1: 16}}, InputTypeError, "list of numbers"),
-        ({"discrete_dims": [1]}, InputTypeError, "must map a column"),
+        ({"discrete_dims": [1]}, InputTypeError, "must be a dict of values by column"),
         ({"discrete_dims": {1: [16]}, "cat_dims": {1: [16]}}, InputError, "choose one"),
         ({"cat_dims": {2: [0, 3]}}, InputError, "within its bounds"),
         ({"cat_dims": {0: [1e-5]}, "log_dims": [0]}, InputError, "no logarithm"),

@@ -403,7 +403,7 @@ def test_a_step_may_be_as_long_as_the_range_but_no_longer():
         (lambda: Space(a=3), InputTypeError, "a Float, an Int or a Choice, got int"),
         (lambda: Space(a=["x", "y"]), InputTypeError, r"got list; .* bd.Choice\(\['x', 'y'\]\)"),
         (lambda: Space(a=bool), InputTypeError, "a Float, an Int or a Choice, got type"),
-        (lambda: Space([Int(0, 1)]), InputTypeError, "map names to parameters, got list"),
+        (lambda: Space([Int(0, 1)]), InputTypeError, "a dict of parameters by name, got list"),
         (lambda: Space({"a": Int(0, 1)}, a=Int(0, 1)), InputError, "'a' is given twice"),
         (lambda: Space({"": Int(0, 1)}), InputError, "not empty"),
         (lambda: Space(PAIR, feasible=3), InputTypeError, "function of parameters, got int"),
