@@ -45,9 +45,10 @@ from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.domains.domain import Domain
-from botorch_delay.domains.parameters import Choice, Float, Int, Parameter, read_value, text_of
+from botorch_delay.domains.parameters import Choice, Float, Int, Parameter
 from botorch_delay.domains.space import MAX_ARMS, Space
-from botorch_delay.domains.tables import as_number, read_rows, read_text
+from botorch_delay.domains.tables import read_rows, read_text
+from botorch_delay.domains.values import as_number, text_of, value_of
 from botorch_delay.exceptions import InputError, NoAnswerError
 from botorch_delay.history.point_status import MAX_FAILURES, PointStatus
 from botorch_delay.history.trials import Attached, Trial, TrialState
@@ -378,7 +379,7 @@ def _value(domain: Domain, name: str, text: str) -> Any:
     """The value of a parameter from its text, allowed or not."""
     parameter = domain.columns.parameters.get(name)
     listed = parameter.values if isinstance(parameter, Choice) else ()
-    value = read_value(parameter, text)
+    value = value_of(text, listed)
     if isinstance(value, str) and parameter and all(type(v) in (int, float) for v in listed):
         return read_number(text, name)  # raises, and says what is wrong
     return value

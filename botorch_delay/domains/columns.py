@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from botorch_delay.domains.parameters import Choice, Float, Int, Parameter, restored, text_of
+from botorch_delay.domains.parameters import Choice, Float, Int, Parameter
+from botorch_delay.domains.values import restored, text_of
 from botorch_delay.exceptions import InputError, InputTypeError
 
 _KINDS: dict[str, type[Parameter]] = {kind.__name__: kind for kind in (Float, Int, Choice)}

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.domains.columns import Columns
-from botorch_delay.domains.parameters import Choice, Parameter, text_of
+from botorch_delay.domains.parameters import Choice, Parameter
+from botorch_delay.domains.values import text_of
 from botorch_delay.exceptions import InputError, InputTypeError, OutsideWarning
 
 MAX_LISTED = 8  # numbers of a column, in a message

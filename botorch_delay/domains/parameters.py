@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import numbers
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
@@ -14,6 +12,14 @@ from typing import Any
 import numpy as np
 
 from botorch_delay import validation
+from botorch_delay.domains.values import (
+    is_equal,
+    is_kept_by_files,
+    is_number,
+    key_of,
+    stored,
+    text_of,
+)
 from botorch_delay.exceptions import InputError, InputTypeError
 
 # A parameter with more values than this has a continuous column, and is rounded.
@@ -326,7 +332,7 @@ class Choice(Parameter):
         values = [v.item() if isinstance(v, np.generic) else v for v in self.values]
         if any(isinstance(value, float) and math.isnan(value) for value in values):
             raise InputError(f"values must be no NaN, got {values}.")
-        plain = bool(values) and all(map(_is_number, values))
+        plain = bool(values) and all(map(is_number, values))
         if self.log and not (self.ordered and plain and min(values) > 0):
             raise InputError(f"log is for ordered numbers above 0, got {values}.")
         if self.ordered and plain:
@@ -336,10 +342,10 @@ class Choice(Parameter):
             raise InputError("A choice needs at least one value, got none.")
         first: dict[Any, Any] = {}
         for value in values:
-            if (key := _key(value)) in first:
+            if (key := key_of(value)) in first:
                 raise InputError(f"values must differ; {first[key]!r} and {value!r} are equal.")
             first[key] = value
-            if not _is_kept_by_files(value):
+            if not is_kept_by_files(value):
                 raise InputTypeError(
                     "values must be strings, numbers, bools and None, or lists, tuples and dicts "
                     f"(with strings as keys) of them, as files can hold; got {value!r}. Give it a "
@@ -364,7 +370,7 @@ class Choice(Parameter):
     @cached_property
     def _numeric(self) -> bool:
         """Whether the column has the values themselves."""
-        return self.ordered and all(map(_is_number, self.values))
+        return self.ordered and all(map(is_number, self.values))
 
     @property
     def summary(self) -> str:
@@ -382,9 +388,9 @@ class Choice(Parameter):
 
     def encode(self, value: Any, name: str, *, outside: bool = False) -> float:
         for own, number in zip(self.values, self.column, strict=True):
-            if _is_equal(value, own):
+            if is_equal(value, own):
                 return number
-        if self._numeric and _is_number(value) and abs(value) <= sys.float_info.max:
+        if self._numeric and is_number(value) and abs(value) <= sys.float_info.max:
             nearest = self._nearest(float(value))
             if math.isclose(value, nearest, rel_tol=ROUNDING):
                 return nearest
@@ -396,84 +402,6 @@ class Choice(Parameter):
         return super().describe() | {"values": stored(list(self.values))}
 
 
-def stored(value: Any) -> Any:
-    """A value of a choice, JSON-ready: tuples as ``{"tuple": [...]}``."""
-    if isinstance(value, tuple):
-        return {"tuple": stored(list(value))}
-    if isinstance(value, dict):
-        return {key: stored(each) for key, each in value.items()}
-    return [stored(each) for each in value] if isinstance(value, list) else value
-
-
-def restored(value: Any) -> Any:
-    """What was :func:`stored`."""
-    if isinstance(value, dict) and value.keys() == {"tuple"}:
-        return tuple(restored(value["tuple"]))
-    if isinstance(value, dict):
-        return {key: restored(each) for key, each in value.items()}
-    return [restored(each) for each in value] if isinstance(value, list) else value
-
-
-def _is_kept_by_files(value: Any) -> bool:
-    try:
-        return bool(restored(json.loads(json.dumps(stored(value)))) == value)
-    except (TypeError, ValueError, RecursionError):
-        return False
-
-
-def text_of(value: Any) -> str:
-    """A value as tables show it, and as the command line and CSV files accept it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value:.12g}" if isinstance(value, float) else str(value)
-
-
-def value_of(text: str) -> Any:
-    """The value of a cell of a CSV file, or of an argument of the command line."""
-    for kind in (int, float) if "_" not in text else ():  # 1_5 is no number to people
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return {"true": True, "false": False}.get(text.lower(), text)
-
-
-def read_value(parameter: Any, text: str) -> Any:
-    """The option of a choice that is written so, else the value of the text, allowed or not."""
-    listed = parameter.values if isinstance(parameter, Choice) else ()
-    return next((value for value in listed if text_of(value) == text), value_of(text))
-
-
 def _check_unit(unit: Any) -> None:
     if unit is not None and not (isinstance(unit, str) and unit.strip()):
         raise InputTypeError(f"unit must be a string such as 'mg/ml', got {unit!r}.")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
-
-
-def distinct(values: Iterable[Any]) -> list[Any]:
-    """The first of each of equal values."""
-    first: dict[Any, Any] = {}
-    for value in values:
-        first.setdefault(_key(value), value)
-    return list(first.values())
-
-
-def _key(value: Any) -> Any:
-    """A key that equals those of equal values."""
-    if isinstance(value, list | tuple):
-        return type(value), *map(_key, value)
-    if isinstance(value, dict):
-        return dict, frozenset((key, _key(each)) for key, each in value.items())
-    try:
-        hash(value)
-    except TypeError:
-        return type(value), repr(value)
-    return value
-
-
-def _is_equal(one: Any, other: Any) -> bool:
-    """Whether two values are equal, if perhaps of different types; True and 1 are not."""
-    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)

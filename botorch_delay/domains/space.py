@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from numbers import Integral, Real
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +18,9 @@ from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.columns import Columns, ParamsTest
 from botorch_delay.domains.domain import Domain
 from botorch_delay.domains.finite import FiniteDomain
-from botorch_delay.domains.parameters import (
-    Choice,
-    Float,
-    Int,
-    Parameter,
-    distinct,
-    read_value,
-    value_of,
-)
-from botorch_delay.domains.tables import as_number, read_rows
+from botorch_delay.domains.parameters import Choice, Float, Int, Parameter
+from botorch_delay.domains.tables import read_rows
+from botorch_delay.domains.values import as_number, distinct, is_number, value_of
 from botorch_delay.exceptions import InputError, InputTypeError
 
 MAX_ARMS = 1_000_000
@@ -316,7 +309,8 @@ def _read_csv(file: Path, given: Mapping[str, Parameter]) -> tuple[list[str], li
     cells = [row for _, row in found]
     columns: list[Sequence[Any]] = list(zip(*cells, strict=True))
     for dim, (name, column) in enumerate(zip(names, columns, strict=True)):
-        values = [read_value(given.get(name), cell) for cell in column]
+        listed = getattr(given.get(name), "values", ())
+        values = [value_of(cell, listed) for cell in column]
         # Words, some of which look otherwise, stay words.
         if name in given or not any(isinstance(value, str) for value in values):
             columns[dim] = values
@@ -338,7 +332,7 @@ def _kind(name: str, rows: Mapping[str, Mapping[str, Any]]) -> Parameter:
                 "in a TOML file with values = [...]."
             )
     try:
-        if any(isinstance(v, bool) or not isinstance(v, Real) for v in values.values()):
+        if not all(map(is_number, values.values())):
             return Choice(distinct(values.values()))
         whole = all(isinstance(v, Integral) for v in values.values())
         return (Int if whole else Float)(min(values.values()), max(values.values()))
@@ -349,7 +343,7 @@ def _kind(name: str, rows: Mapping[str, Mapping[str, Any]]) -> Parameter:
 def _is_number_like(value: Any) -> bool:
     """Whether a cell is a number, perhaps as text; not so are 007 and nan as text."""
     if not isinstance(value, str):
-        return isinstance(value, Real) and not isinstance(value, bool)
+        return is_number(value)
     number = as_number(value)
     is_code = len(value) > 1 and value[0] == "0" and value[1].isdigit()
     return number is not None and math.isfinite(number) and not is_code

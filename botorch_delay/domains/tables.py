@@ -7,6 +7,7 @@ import io
 from collections.abc import Iterator
 from pathlib import Path
 
+from botorch_delay.domains.values import as_number
 from botorch_delay.exceptions import InputError
 
 
@@ -40,14 +41,6 @@ def read_rows(file: Path) -> Iterator[tuple[int, list[str]]]:
                 yield reader.line_num, cells
     except csv.Error as error:
         raise InputError(f"{file}, line {reader.line_num}, is not CSV: {error}.") from error
-
-
-def as_number(text: str) -> float | None:
-    """The number in a text; None if there is none, as in ``1_5``."""
-    try:
-        return None if "_" in text else float(text)
-    except ValueError:
-        return None
 
 
 def _with_point(cell: str) -> str:

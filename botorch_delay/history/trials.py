@@ -16,7 +16,7 @@ from torch import Tensor
 
 from botorch_delay.domains.columns import Columns
 from botorch_delay.domains.domain import Domain
-from botorch_delay.domains.parameters import text_of
+from botorch_delay.domains.values import text_of
 from botorch_delay.exceptions import StorageError, TrialError
 from botorch_delay.history.events import Event, brief
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.domains.domain import Domain
-from botorch_delay.domains.parameters import text_of
+from botorch_delay.domains.values import text_of
 from botorch_delay.exceptions import InputError, InputTypeError, NoAnswerError
 from botorch_delay.history.trials import Attached, Trial
 from botorch_delay.optimizers.base import Optimizer

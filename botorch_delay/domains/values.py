@@ -1,0 +1,97 @@
+"""Values of parameters: as text, in files, and when two are equal."""
+
+from __future__ import annotations
+
+import json
+import numbers
+from collections.abc import Iterable
+from typing import Any
+
+
+def text_of(value: Any) -> str:
+    """A value as tables show it, and as the command line and CSV files accept it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
+
+
+def value_of(text: str, listed: Iterable[Any] = ()) -> Any:
+    """The value of a cell of a CSV file, or of an argument of the command line.
+
+    That is the one of the ``listed`` values that is written so, else a number, a bool or the text.
+    """
+    for value in listed:
+        if text_of(value) == text:
+            return value
+    number = as_number(text)
+    if number is None:
+        return {"true": True, "false": False}.get(text.lower(), text)
+    try:
+        return int(text)
+    except ValueError:
+        return number
+
+
+def as_number(text: str) -> float | None:
+    """The number in a text; None if there is none, as in ``1_5``."""
+    try:
+        return None if "_" in text else float(text)
+    except ValueError:
+        return None
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a number; True and False are none."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def stored(value: Any) -> Any:
+    """A value JSON-ready: tuples as ``{"tuple": [...]}``."""
+    if isinstance(value, tuple):
+        return {"tuple": stored(list(value))}
+    if isinstance(value, dict):
+        return {key: stored(each) for key, each in value.items()}
+    return [stored(each) for each in value] if isinstance(value, list) else value
+
+
+def restored(value: Any) -> Any:
+    """What was :func:`stored`."""
+    if isinstance(value, dict) and value.keys() == {"tuple"}:
+        return tuple(restored(value["tuple"]))
+    if isinstance(value, dict):
+        return {key: restored(each) for key, each in value.items()}
+    return [restored(each) for each in value] if isinstance(value, list) else value
+
+
+def is_kept_by_files(value: Any) -> bool:
+    """Whether a value is the same after it was stored."""
+    try:
+        return bool(restored(json.loads(json.dumps(stored(value)))) == value)
+    except (TypeError, ValueError, RecursionError):
+        return False
+
+
+def is_equal(one: Any, other: Any) -> bool:
+    """Whether two values are equal, if perhaps of different types; True and 1 are not."""
+    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
+
+
+def distinct(values: Iterable[Any]) -> list[Any]:
+    """The first of each of equal values."""
+    first: dict[Any, Any] = {}
+    for value in values:
+        first.setdefault(key_of(value), value)
+    return list(first.values())
+
+
+def key_of(value: Any) -> Any:
+    """A key that equals those of equal values, of 1, 1.0 and True for instance."""
+    if isinstance(value, list | tuple):
+        return type(value), *map(key_of, value)
+    if isinstance(value, dict):
+        return dict, frozenset((key, key_of(each)) for key, each in value.items())
+    try:
+        hash(value)
+    except TypeError:
+        return type(value), repr(value)
+    return value
