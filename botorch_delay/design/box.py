@@ -42,8 +42,8 @@ class BoxDesign:
     """A greedy design on a box that grows one pick at a time; points are named by their keys.
 
     Picks start from the points of ``pool``, ``n x d``, and stay where ``inside`` (``n x d`` to bool
-    ``n``) holds, in addition to the domain's limits. Without ``refine`` they are points of the
-    pool. Earlier ``picks`` are replayed in their order.
+    ``n``) holds, in addition to the domain's limits. With a learned kernel they are points of the
+    pool: no claim needs the largest deviation. Earlier ``picks`` are replayed in their order.
     """
 
     def __init__(
@@ -54,14 +54,12 @@ class BoxDesign:
         pool: Tensor,
         inside: Callable[[Tensor], Tensor] | None,
         seed: int,
-        *,
-        refine: bool = True,
         picks: Iterable[int] = (),
     ) -> None:
         self._surrogate, self._domain, self._keys = surrogate, domain, keys
-        self._inside, self._seed, self._refines = inside, seed, refine
+        self._inside, self._seed, self._refines = inside, seed, not surrogate.learned
         # The last rows are for the maxima that climbs reach.
-        self._spread, room = len(pool), min(STARTS, len(pool)) if refine else 0
+        self._spread, room = len(pool), min(STARTS, len(pool)) if self._refines else 0
         self._pool = torch.cat([pool, pool[:1].expand(room, -1)])
         self._picks = Averages(surrogate, self._pool, values=False)
         self._excluded: set[int] = set()
@@ -89,12 +87,9 @@ class BoxDesign:
         return self._keys.of(best)
 
     def _is_excluded(self, X: Tensor) -> Tensor:
-        found = torch.zeros(len(X), dtype=torch.bool, device=X.device)
-        if self._excluded:
-            points = torch.stack([self._keys.point(key) for key in self._excluded])
-            for point in moved(points, X.device):
-                found |= (point == X).all(dim=1)
-        return found
+        points = [self._keys.point(key) for key in self._excluded]
+        excluded = moved(torch.stack(points), X.device) if points else X[:0]
+        return (excluded.unsqueeze(1) == X).all(dim=-1).any(dim=0)
 
     def variance(self, X: Tensor) -> Tensor:
         """Posterior variance given the picks, ``n x d`` to ``n``; differentiable."""

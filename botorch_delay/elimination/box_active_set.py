@@ -185,11 +185,8 @@ class BoxActiveSet(ActiveSet):
             pool = torch.cat([sample, edge[self._holds(edge)]])
             if self.conditions or self.domain.constraints or self.domain.feasible:
                 pool = torch.cat([pool, stretched(sample, self._holds, generator)])
-        return BoxDesign(
-            *(surrogate, self.domain, self.keys, pool, self.inside, self._seed + number),
-            refine=not surrogate.learned,
-            picks=picks,
-        )
+        seed = self._seed + number
+        return BoxDesign(surrogate, self.domain, self.keys, pool, self.inside, seed, picks)
 
     def check(self, surrogate: Surrogate, bounds: RoundBounds) -> None:
         super().check(surrogate, bounds)
