@@ -90,9 +90,9 @@ class _Number(Parameter):
     unit: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("low", "high", "step"):
-            if (value := getattr(self, name)) is not None or name != "step":
-                object.__setattr__(self, name, self._check(value, name))
+        names = ("low", "high") if self.step is None else ("low", "high", "step")
+        for name in names:
+            object.__setattr__(self, name, self._check(getattr(self, name), name))
         validation.flag(self.log, "log")
         _check_unit(self.unit)
         if self.low > self.high:
@@ -330,16 +330,16 @@ class Choice(Parameter):
         validation.flag(self.log, "log")
         _check_unit(self.unit)
         values = [v.item() if isinstance(v, np.generic) else v for v in self.values]
-        if any(isinstance(value, float) and math.isnan(value) for value in values):
-            raise InputError(f"values must be no NaN, got {values}.")
-        plain = bool(values) and all(map(is_number, values))
-        if self.log and not (self.ordered and plain and min(values) > 0):
-            raise InputError(f"log is for ordered numbers above 0, got {values}.")
-        if self.ordered and plain:
-            for value in values:
-                validation.real(value, "each of values")
+        object.__setattr__(self, "values", tuple(values))
         if not values:
             raise InputError("A choice needs at least one value, got none.")
+        if any(isinstance(value, float) and math.isnan(value) for value in values):
+            raise InputError(f"values must be no NaN, got {values}.")
+        if self.log and not (self._numeric and min(values) > 0):
+            raise InputError(f"log is for ordered numbers above 0, got {values}.")
+        if self._numeric:
+            for value in values:
+                validation.real(value, "each of values")
         first: dict[Any, Any] = {}
         for value in values:
             if (key := key_of(value)) in first:
@@ -351,7 +351,6 @@ class Choice(Parameter):
                     f"(with strings as keys) of them, as files can hold; got {value!r}. Give it a "
                     "name, and look it up by that."
                 )
-        object.__setattr__(self, "values", tuple(values))
 
     @property
     def count(self) -> int:
