@@ -79,13 +79,10 @@ class BoxDomain(Domain):
         categories = self._check_values(cat_dims, "cat_dims")
         if both := discrete.keys() & categories.keys():
             raise InputError(f"Column {min(both)} is in discrete_dims and in cat_dims; choose one.")
-        if any(dim in categories for dim in self.log_dims):
-            raise InputError("A column in cat_dims has no logarithm; take it out of log_dims.")
         self.discrete_dims = {dim: values.tolist() for dim, values in discrete.items()}
         self.cat_dims = {dim: values.tolist() for dim, values in categories.items()}
         self.lists = discrete | categories
-        named = [(dim, tuple(values)) for dim, values in sorted(self.cat_dims.items())]
-        self.encoding = Encoding(self.log_dims, named, bounds)
+        self.encoding = self._encode(categories)
         self._logs = Encoding(self.log_dims)
         expected = "a list of (indices, coefficients, rhs)"
         validation.instance(constraints, Iterable | None, "constraints", expected)

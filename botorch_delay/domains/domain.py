@@ -257,6 +257,15 @@ class Domain(ABC):
                     f"{X[unknown, dim][0].item():g}. Or pass a dict of values by name."
                 )
 
+    def _encode(self, categories: Mapping[int, Tensor]) -> Encoding:
+        """The encoding, with the values of the columns that name categories."""
+        if both := categories.keys() & set(self.log_dims):
+            raise InputError(
+                f"Column {min(both)} is in cat_dims and in log_dims; categories have no logarithm."
+            )
+        values = [(dim, tuple(found.tolist())) for dim, found in sorted(categories.items())]
+        return Encoding(self.log_dims, values, self.bounds)
+
     def _check_columns(self, columns: Any, name: str) -> tuple[int, ...]:
         validation.instance(columns, Iterable, name, "a list of columns, such as [0]", but=str)
         each, last = f"each of {name}", self.dim - 1

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.domains.columns import Columns
-from botorch_delay.domains.domain import Domain, Encoding
+from botorch_delay.domains.domain import Domain
 from botorch_delay.exceptions import InputError
 
 MOST_ON_ONE_THREAD = 100_000  # points of a finite domain
@@ -56,10 +56,7 @@ class FiniteDomain(Domain):
         self.count: int = len(points)
         self.pays_for_threads = self.count > MOST_ON_ONE_THREAD
         self.cat_dims = self._check_columns(cat_dims, "cat_dims")
-        if both := set(self.cat_dims).intersection(self.log_dims):
-            raise InputError(f"cat_dims must not be in log_dims, got {min(both)} in both.")
-        values = [(dim, tuple(points[:, dim].unique().tolist())) for dim in self.cat_dims]
-        self.encoding = Encoding(self.log_dims, values, bounds)
+        self.encoding = self._encode({dim: self.allowed(dim) for dim in self.cat_dims})
 
     def __len__(self) -> int:
         return self.count

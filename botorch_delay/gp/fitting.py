@@ -17,14 +17,7 @@ from torch import Tensor
 from botorch_delay.domains.devices import sent
 from botorch_delay.domains.domain import Domain
 from botorch_delay.exceptions import FitWarning
-from botorch_delay.gp.hyperparameters import (
-    LENGTHSCALES,
-    MOST_ITERATIONS,
-    Fit,
-    LogNormal,
-    Objective,
-    fit,
-)
+from botorch_delay.gp.hyperparameters import LENGTHSCALES, Fit, LogNormal, Objective, fit
 from botorch_delay.gp.surrogate import (
     MANY_ANSWERS,
     MIN_ANSWERS_TO_FIT,
@@ -59,7 +52,10 @@ LEAST_NOISE = 0.1
 # How much higher the log density of values that are left out must be for another warping than the
 # first one.
 LEAST_GAIN = 2.0
-FEW_ITERATIONS = 30  # of a fit to many answers
+MOST_ITERATIONS, FEW_ITERATIONS = (
+    200,
+    30,
+)  # of a fit, and of those that are compared of many answers
 
 
 def fit_surrogate(

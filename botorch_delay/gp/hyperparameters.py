@@ -18,7 +18,6 @@ from botorch_delay.domains.devices import one_blas_thread
 # Lengthscales stay above BoTorch's bound and where they still make a difference, in sides.
 LENGTHSCALES = (2.5e-2, 1e4)
 LARGEST_NOISE = 1e2
-MOST_ITERATIONS = 200
 # From this many answers on optima are compared by the density of the logarithms, for which peaks at
 # a noise of 1e-7 and of 1 are equally wide. The density of the values themselves trusts a few exact
 # answers sooner, but takes noise as large as the signal for a function that varies as fast.
@@ -126,7 +125,7 @@ def fit(
     objective: Objective,
     starts: Sequence[np.ndarray],
     least_noise: float,
-    max_iterations: int = MOST_ITERATIONS,
+    max_iterations: int,
 ) -> Fit | None:
     """The best optimum of searches from some starts; None if all fail.
 

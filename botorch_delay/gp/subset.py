@@ -32,7 +32,7 @@ def means_of_all(kernel: Kernel, data: Data) -> Tensor:
     as independent. It is exact for up to that many points, and at answers without noise. Units are
     those of the data; the cost is ``O(m)``.
     """
-    rows = representative(data.X / kernel.lengthscale, data.y, MOST_POINTS)
+    rows = representative(data.X / kernel.lengthscale, data.y)
     cross = covariance(kernel, data.X[rows], data.X)
     factor, _ = factorize(cross[:, rows], cross.new_full((len(rows),), JITTER))
     white = torch.linalg.solve_triangular(factor, cross, upper=False)

@@ -59,7 +59,7 @@ def test_values_left_out_are_predicted_as_by_the_others_alone():
         densities.append(stats.norm.logpdf(Y[row], middle, np.sqrt(variance)))
     expected = np.array(densities) + 0.5 * np.log(2.0 * np.pi)
     np.testing.assert_allclose(function.left_out(), expected, rtol=1e-9)
-    found = fit(objective(), [theta], 1e-7)
+    found = fit(objective(), [theta], 1e-7, 200)
     best = np.log([*found.lengthscale, found.noise_var])
     function(best)
     np.testing.assert_allclose(found.left_out, function.left_out(), rtol=1e-6)
@@ -69,16 +69,16 @@ def test_the_best_of_several_starts_wins():
     """From lengthscales that explain nothing all is noise; from others hardly anything is."""
     y = np.sin(40 * X[:, 0])
     starts = [np.array(start) for start in ([4.0, 4.0, 0.0], [-3.0, 0.0, -14.0])]
-    alone = [fit(objective(y), [start], 1e-7) for start in starts]
+    alone = [fit(objective(y), [start], 1e-7, 200) for start in starts]
     assert abs(alone[0].loss - alone[1].loss) > 0.1
-    both = fit(objective(y), starts, 1e-7)
+    both = fit(objective(y), starts, 1e-7, 200)
     assert both.loss == min(found.loss for found in alone)
 
 
 def test_without_a_factor_there_is_nothing():
     bad = objective(known=np.full(12, np.nan))
-    assert fit(bad, [np.zeros(2)], 1e-7) is None
-    assert fit(objective(known=np.full(12, -2.0)), [np.zeros(2)], 1e-7) is None
+    assert fit(bad, [np.zeros(2)], 1e-7, 200) is None
+    assert fit(objective(known=np.full(12, -2.0)), [np.zeros(2)], 1e-7, 200) is None
 
 
 def test_a_prior_around_a_mode_has_it():
