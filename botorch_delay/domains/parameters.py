@@ -317,10 +317,8 @@ class Choice(Parameter):
     unit: str | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.values, str) or not isinstance(self.values, Iterable):
-            raise InputTypeError(
-                f"values must be a list of what there is to choose from, got {self.values!r}."
-            )
+        expected = "a list of what there is to choose from"
+        validation.instance(self.values, Iterable, "values", expected, but=str)
         if isinstance(self.values, set | frozenset):
             raise InputTypeError(
                 "values must be a list: a set has no order, so that a seed would not give the same "

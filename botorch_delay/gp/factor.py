@@ -17,14 +17,14 @@ MOST_LAST = 64  # rows that are added before everything is copied into one matri
 warned: ContextVar[list[str] | None] = ContextVar("warned", default=None)
 
 
-def warn_lost_accuracy(message: str, stacklevel: int = 2) -> None:
+def warn_lost_accuracy(message: str) -> None:
     """Give a :class:`NumericsWarning`, unless this optimizer has given one before."""
     known = warned.get()
     if known is not None:
         if known:
             return
         known.append(message)
-    warnings.warn(message, NumericsWarning, stacklevel=stacklevel + 1)
+    warnings.warn(message, NumericsWarning, stacklevel=3)
 
 
 def factorize(K: Tensor, noise_var: Tensor) -> tuple[Tensor, Tensor]:

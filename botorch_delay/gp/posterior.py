@@ -324,8 +324,7 @@ class Posterior:
             warn_lost_accuracy(
                 f"A noise variance of {least:.1e} is within rounding in {X.dtype}; "
                 "variances are off by it, and bounds are widened. Use double precision, or a "
-                "larger noise_var.",
-                stacklevel=2,
+                "larger noise_var."
             )
         return relative, relative * largest
 

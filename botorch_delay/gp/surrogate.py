@@ -13,7 +13,7 @@ from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.domains.domain import Domain, Encoding
-from botorch_delay.exceptions import InputError, InputTypeError, StorageError
+from botorch_delay.exceptions import InputError, StorageError
 from botorch_delay.gp.kernels import build_kernel, describe_kernel, hyperparameters
 from botorch_delay.gp.posterior import Data, Posterior
 from botorch_delay.gp.subset import MOST_POINTS, means_of_all, representative
@@ -51,11 +51,8 @@ class Hyperparameters:
     noise_var: float
 
     def __post_init__(self) -> None:
-        if not isinstance(self.lengthscale, Iterable):
-            raise InputTypeError(
-                "lengthscale must be a list, a number for each encoded column, got "
-                f"{self.lengthscale!r}."
-            )
+        expected = "a list, a number for each encoded column"
+        validation.instance(self.lengthscale, Iterable, "lengthscale", expected)
         scales = tuple(validation.positive(value, "lengthscale") for value in self.lengthscale)
         object.__setattr__(self, "lengthscale", scales)
         object.__setattr__(self, "noise_var", validation.positive(self.noise_var, "noise_var"))
