@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -192,19 +193,16 @@ class _Lazy:
             self._upper = prior_variance(kernel, points).clone()
         self._adds = 0
         self._fresh = torch.zeros(len(points), dtype=torch.int32)  # picks that a bound counts
-        self._counts: dict[int, int] = {}  # how often each candidate was picked
+        self._counts: Counter[int] = Counter()  # how often each candidate was picked
         self._shortlist: _Shortlist | None = None
         self._posterior: Posterior | None = None  # given the picks when it was last needed
 
     @property
     def variance(self) -> Tensor:
         """Of every candidate; what is out of date is computed."""
-        self._refresh_all()
-        return self._upper
-
-    def _refresh_all(self) -> None:
         self.drop_shortlist()
         self._refresh((self._fresh < self._adds).nonzero().flatten())
+        return self._upper
 
     def next(self) -> int:
         if not self._adds:
@@ -217,12 +215,11 @@ class _Lazy:
             self._shortlist = self._screen()
             index = self._shortlist.next()
         if index is None:  # all variances are 0, or tied
-            self._refresh_all()
-            return lowest_of_largest(self._open_bounds())
+            return lowest_of_largest(self.variance.masked_fill(self._mask, -torch.inf))
         return index
 
     def add(self, index: int) -> None:
-        self._counts[index] = self._counts.get(index, 0) + 1
+        self._counts[index] += 1
         self._adds += 1
         if self._shortlist is not None:
             self._shortlist.posterior.update({index: self._pick(index)})
