@@ -68,11 +68,8 @@ class Columns:
         own = dict(zip(self.varying, X.T.tolist(), strict=True))
         values = {}
         for name, p in self.parameters.items():
-            if name in own:
-                values[name] = [p.decode(number) for number in own[name]]
-            else:
-                assert p.column is not None
-                values[name] = [p.decode(p.column[0])] * len(X)
+            numbers = own[name] if name in own else p.listed() * len(X)
+            values[name] = [p.decode(number) for number in numbers]
         return [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
 
     def words(self, params: Mapping[str, Any]) -> str:

@@ -124,11 +124,11 @@ class _Number(Parameter):
 
     @property
     def column(self) -> list[float] | None:
-        if self.count == 1:
-            return [float(self.low)]
         return None if self.count > MAX_LISTED else self.listed()
 
     def listed(self) -> list[float]:
+        if self.low == self.high:
+            return [float(self.low)]
         first, last = self._places
         return [float(self._at(place)) for place in range(int(first), int(last) + 1)]
 

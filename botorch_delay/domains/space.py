@@ -135,11 +135,7 @@ class Space:
         if unknown := [name for name in given if name not in names]:
             raise InputError(f"The arms have no column {unknown[0]!r}; they have {names}.")
         kinds = {name: given.get(name) or _kind(name, rows) for name in names}
-        if len(rows) > 1 and not given and all(kind.count == 1 for kind in kinds.values()):
-            first, second = list(rows)[:2]
-            raise InputError(f"Arms must be distinct; {first} and {second} are both {rows[first]}.")
-        space = cls(kinds)
-        columns = space.domain.columns
+        columns = Columns(kinds)
         numbers: dict[tuple[float, ...], str] = {}
         for place, row in rows.items():
             try:
@@ -151,6 +147,7 @@ class Space:
                     f"Arms must be distinct; {numbers[found]} and {place} are both {row}."
                 )
             numbers[found] = place
+        space = cls(kinds)
         space.domain = _set(space.domain.like.new_tensor(list(numbers)), columns)
         return space
 
@@ -265,25 +262,24 @@ def _linear(
 
 def _rows(table: Any, given: Mapping[str, Parameter]) -> dict[str, dict[str, Any]]:
     """A table as dicts with the same names, by the place of each, for messages."""
-    places: Sequence[str] | None = None
     if isinstance(table, str | os.PathLike):
-        places, table = _read_csv(Path(table), given)
-    if callable(to_dict := getattr(table, "to_dict", None)):
-        table = to_dict("records")  # of pandas
-    if not isinstance(table, Sequence) or not all(isinstance(row, Mapping) for row in table):
-        raise InputTypeError(
-            "A table of arms must be a list of dicts, a pandas.DataFrame or the path of a CSV "
-            f"file, got {type(table).__name__}."
-        )
-    if not table:
-        raise InputError("A table of arms must have at least one row, got none.")
-    rows = dict(
-        zip(places or [f"arm {number}" for number in range(len(table))], table, strict=True)
-    )
+        rows = _read_csv(Path(table), given)
+    else:
+        if callable(to_dict := getattr(table, "to_dict", None)):
+            table = to_dict("records")  # of pandas
+        if not isinstance(table, Sequence) or not all(isinstance(row, Mapping) for row in table):
+            raise InputTypeError(
+                "A table of arms must be a list of dicts, a pandas.DataFrame or the path of a CSV "
+                f"file, got {type(table).__name__}."
+            )
+        if not table:
+            raise InputError("A table of arms must have at least one row, got none.")
+        rows = {f"arm {number}": row for number, row in enumerate(table)}
+    first = next(iter(rows.values()))
     for place, row in rows.items():
-        if row.keys() != table[0].keys():
+        if row.keys() != first.keys():
             raise InputError(
-                f"All arms must have the same names, {list(table[0])}; {place} has {list(row)}."
+                f"All arms must have the same names, {list(first)}; {place} has {list(row)}."
             )
         rows[place] = {n: v.item() if isinstance(v, np.generic) else v for n, v in row.items()}
         if gaps := [name for name, v in rows[place].items() if v is None or v != v]:
@@ -294,8 +290,8 @@ def _rows(table: Any, given: Mapping[str, Parameter]) -> dict[str, dict[str, Any
     return rows
 
 
-def _read_csv(file: Path, given: Mapping[str, Parameter]) -> tuple[list[str], list[dict[str, Any]]]:
-    """The arms of a CSV file, a header of names and a row for each arm, and the place of each."""
+def _read_csv(file: Path, given: Mapping[str, Parameter]) -> dict[str, dict[str, Any]]:
+    """The arms of a CSV file, a header of names and a row for each arm, by their places."""
     (_, names), *found = list(read_rows(file)) or [(1, [])]
     if not found or not all(isinstance(value_of(name), str) for name in names):
         raise InputError(f"{file}: expected a header of names, and at least one arm.")
@@ -314,8 +310,8 @@ def _read_csv(file: Path, given: Mapping[str, Parameter]) -> tuple[list[str], li
         # Words, some of which look otherwise, stay words.
         if name in given or not any(isinstance(value, str) for value in values):
             columns[dim] = values
-    rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-    return [f"{file}, line {line}" for line, _ in found], rows
+    rows = (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
+    return {f"{file}, line {line}": row for (line, _), row in zip(found, rows, strict=True)}
 
 
 def _kind(name: str, rows: Mapping[str, Mapping[str, Any]]) -> Parameter:

@@ -437,7 +437,11 @@ def test_a_step_may_be_as_long_as_the_range_but_no_longer():
             InputError,
             "arm 2 has a = 'n/a', where most",
         ),
-        (lambda: Space.arms([{"a": "x"}, {"a": "y"}], a=Choice(["x"])), InputError, "nothing to"),
+        (
+            lambda: Space.arms([{"a": "x"}, {"a": "y"}], a=Choice(["x"])),
+            InputError,
+            "arm 1: a must be one of",
+        ),
         (lambda: Space.arms("none.csv"), InputError, "No such file"),
     ],
 )
