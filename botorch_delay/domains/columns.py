@@ -104,16 +104,12 @@ class Columns:
 
     def rounded(self, X: Tensor) -> Tensor:
         """Points rounded in continuous columns of parameters with steps; slopes are unchanged."""
-        for dim, p in self._rounded:
-            values = X.new_tensor([p.decode(number) for number in X[:, dim].tolist()])
-            X = X.clone()
-            X[:, dim] = values + (X[:, dim] - X[:, dim].detach())
+        for dim, p in enumerate(self.varying.values()):
+            if p.column is None and math.isfinite(p.count):
+                values = X.new_tensor([p.decode(number) for number in X[:, dim].tolist()])
+                X = X.clone()
+                X[:, dim] = values + (X[:, dim] - X[:, dim].detach())
         return X
-
-    @cached_property
-    def _rounded(self) -> list[tuple[int, Parameter]]:
-        parameters = enumerate(self.varying.values())
-        return [(dim, p) for dim, p in parameters if p.column is None and math.isfinite(p.count)]
 
 
 @dataclass(frozen=True)

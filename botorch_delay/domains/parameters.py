@@ -122,7 +122,7 @@ class _Number(Parameter):
         first, last = self._places
         return last - first + 1
 
-    @property
+    @cached_property
     def column(self) -> list[float] | None:
         return None if self.count > MAX_LISTED else self.listed()
 
