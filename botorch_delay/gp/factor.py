@@ -81,21 +81,15 @@ class Factor:
     @property
     def matrix(self) -> Tensor:
         """``L`` as one tensor, ``n x n``."""
-        if not len(self.corner):
-            return self.first
-        above = self.first.new_zeros(len(self.first), len(self.corner))
-        top = torch.cat([self.first, above], dim=1)
-        return torch.cat([top, torch.cat([self.left, self.corner], dim=1)])
+        return _lower(self.first, self.left, self.corner) if len(self.corner) else self.first
 
     def extended(self, left: Tensor, corner: Tensor) -> Factor:
         """The factor with ``m`` more rows: ``left``, ``m x n``, and ``corner``, ``m x m``."""
         if len(self.corner) >= MOST_LAST:
             return Factor(self.matrix, left, corner)
         before, between = left.tensor_split([len(self.first)], dim=1)
-        right = corner.new_zeros(len(self.corner), len(corner))
-        top = torch.cat([self.corner, right], dim=1)
-        whole = torch.cat([top, torch.cat([between, corner], dim=1)])
-        return Factor(self.first, torch.cat([self.left, before]), whole)
+        left = torch.cat([self.left, before])
+        return Factor(self.first, left, _lower(self.corner, between, corner))
 
     def solve(self, right: Tensor) -> Tensor:
         """``L^-1 B`` for B ``n x m``, differentiable in B."""
@@ -128,3 +122,9 @@ class Factor:
         """``L' v`` for v of shape ``n``."""
         top, rest = vector.tensor_split([len(self.first)])
         return torch.cat([top @ self.first + rest @ self.left, rest @ self.corner])
+
+
+def _lower(first: Tensor, left: Tensor, corner: Tensor) -> Tensor:
+    """``[[first, 0], [left, corner]]``."""
+    above = first.new_zeros(len(first), len(corner))
+    return torch.cat([torch.cat([first, above], dim=1), torch.cat([left, corner], dim=1)])
