@@ -87,9 +87,12 @@ class BoxDesign:
         return self._keys.of(best)
 
     def _is_excluded(self, X: Tensor) -> Tensor:
-        points = [self._keys.point(key) for key in self._excluded]
-        excluded = moved(torch.stack(points), X.device) if points else X[:0]
-        return (excluded.unsqueeze(1) == X).all(dim=-1).any(dim=0)
+        found = torch.zeros(len(X), dtype=torch.bool, device=X.device)
+        if self._excluded:
+            points = torch.stack([self._keys.point(key) for key in self._excluded])
+            for point in moved(points, X.device):  # one by one, for they may be many
+                found |= (point == X).all(dim=1)
+        return found
 
     def variance(self, X: Tensor) -> Tensor:
         """Posterior variance given the picks, ``n x d`` to ``n``; differentiable."""

@@ -168,8 +168,9 @@ class _Tracked(CandidateCovariance):
 
     def next(self) -> int:
         variance = self._open_variance()
-        _check_largest(variance.max())
-        return lowest_of_largest(variance)
+        top = _check_largest(variance.max())
+        # As lowest_of_largest, which would search for the largest again.
+        return int((variance >= top - tie_tolerance(variance.dtype) * top).byte().argmax())
 
     def _open_variance(self) -> Tensor:
         return self.variance.masked_fill(self._mask, -torch.inf)
@@ -347,10 +348,11 @@ def greedy_max_variance(
     return torch.tensor(picks, dtype=torch.long, device=candidates.device)
 
 
-def _check_largest(variance: Tensor) -> None:
-    """Refuse a largest open variance that is not finite: it is -inf if none is open."""
+def _check_largest(variance: Tensor) -> float:
+    """The largest open variance; an error if it is not a number: -inf if none is open."""
     largest = float(variance)
     if largest == -math.inf:
         raise ExhaustedDesignError("Every candidate of the design is excluded.")
     if not math.isfinite(largest):
         raise NumericsError("The variance of some candidate is not finite.")
+    return largest

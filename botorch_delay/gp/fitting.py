@@ -52,10 +52,8 @@ LEAST_NOISE = 0.1
 # How much higher the log density of values that are left out must be for another warping than the
 # first one.
 LEAST_GAIN = 2.0
-MOST_ITERATIONS, FEW_ITERATIONS = (
-    200,
-    30,
-)  # of a fit, and of those that are compared of many answers
+MOST_ITERATIONS = 200  # of a fit
+FEW_ITERATIONS = 30  # of each fit that is compared with others, to many answers
 
 
 def fit_surrogate(
