@@ -203,18 +203,13 @@ class _Loop:
 
     def __post_init__(self) -> None:
         """Refuse arguments of :func:`run` that cannot be used."""
-        if not isinstance(self.optimizer, Optimizer):
-            raise InputTypeError(
-                f"optimizer must be an optimizer of this library, got {self.optimizer!r}."
-            )
+        expected = "an optimizer of this library"
+        validation.instance(self.optimizer, Optimizer, "optimizer", expected)
         self.n_trials = validation.whole(self.n_trials, "n_trials", 1)
         self.max_in_flight = validation.whole(self.max_in_flight, "max_in_flight", 1)
         if self.max_failures is not None:
             self.max_failures = validation.whole(self.max_failures, "max_failures", 1)
-        if not callable(self.objective):
-            raise InputTypeError(
-                f"objective must be callable, got {type(self.objective).__name__}."
-            )
+        validation.instance(self.objective, Callable, "objective", "callable")
         self.pool.check(self.objective, self.optimizer.domain.columns)
         if self.until_gap is not None:
             self.until_gap = validation.positive(self.until_gap, "until_gap")

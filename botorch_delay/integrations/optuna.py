@@ -240,8 +240,7 @@ class DelaySampler(BaseSampler):
         return run
 
     def _synced(self, study: Study) -> _StudyRun:
-        if not isinstance(study, Study):
-            raise InputTypeError(f"study must be an optuna.Study, got {type(study).__name__}.")
+        validation.instance(study, Study, "study", "an optuna.Study")
         _check_single(study)
         with self._cache.lock:
             space = self._find_space(study)

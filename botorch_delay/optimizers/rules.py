@@ -269,10 +269,8 @@ class BotorchRule(Rule):
     costly = True
 
     def __init__(self, factory: Callable[..., AcquisitionFunction], **options: Any) -> None:
-        if not callable(factory):
-            raise InputTypeError(
-                f"factory must make an acquisition function, got {type(factory).__name__}."
-            )
+        expected = "a class or function that makes an acquisition function"
+        validation.instance(factory, Callable, "factory", expected)
         self.factory = factory
         self.options = options
         self._constructor: Callable[..., dict[str, Any]] | None = None
@@ -391,10 +389,8 @@ class BotorchRule(Rule):
         if self.takes_pending:
             options["X_pending"] = X_pending
         made = self.factory(model, **options)
-        if not isinstance(made, AcquisitionFunction):
-            raise InputTypeError(
-                f"{self.name} must return an AcquisitionFunction, got {type(made).__name__}."
-            )
+        result = f"what {self.name} returns"
+        validation.instance(made, AcquisitionFunction, result, "an AcquisitionFunction")
         return made
 
     def __repr__(self) -> str:
