@@ -270,7 +270,7 @@ class Audit(TrialObserver):
             assumptions.append(
                 "the noise variances that answers were told with do not depend on them"
             )
-        if not config.finite:
+        if config.domain.count is None:
             assumptions.append(
                 "the search for the largest deviation on the box finds at least a constant share "
                 "of it, which enters the regret bound as a factor; elimination does not rest on "
@@ -317,7 +317,7 @@ class Audit(TrialObserver):
                 "with repeat_pending=False values may decide how many design points a round of "
                 "fixed length has; leave out delay, or repeat_pending."
             )
-        if not config.finite and isinstance(kernel, Kernel) and not confidence.missing:
+        if config.domain.count is None and isinstance(kernel, Kernel) and not confidence.missing:
             if not confidence.holds_on_box:
                 who = type(confidence).__name__
                 missing.append(f"{who} does not say that its bounds hold at every point of a box.")

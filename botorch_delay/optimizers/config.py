@@ -37,7 +37,6 @@ DEFAULT_FRACTION = 0.005
 # cell, and regret is less. On boxes it makes no visible difference, and with given kernels and many
 # asks it is soon clear which point is best.
 DEFAULT_CONFIRM = 0.2
-_LAW = "a delay law such as PoissonDelay, or None (an estimate bounds no delay)"
 
 
 @dataclass(eq=False)
@@ -83,11 +82,11 @@ class Config:
                 f"{self.noise_var!r}. Leave out noise_var, or exact."
             )
         if not self.exact and self.learned == (self.noise_var is not None):
-            only = "noise_var was given without covar_module"
-            if not self.learned:
-                only = "covar_module was given without noise_var"
+            pair = "covar_module", "noise_var"
+            given, lacking = reversed(pair) if self.learned else pair
             raise InputError(
-                f"{only}; pass both to keep them fixed, or neither to learn them from the answers."
+                f"{given} was given without {lacking}; pass both to keep them fixed, or neither to "
+                "learn them from the answers."
             )
         if self.noise_var is not None:
             like = self.domain.like
@@ -97,11 +96,6 @@ class Config:
     def learned(self) -> bool:
         """Whether kernel and noise are learned."""
         return isinstance(self.covar_module, Learned)
-
-    @property
-    def finite(self) -> bool:
-        """Whether the domain is a finite set."""
-        return self.domain.count is not None
 
     @property
     def sign(self) -> float:
@@ -241,8 +235,8 @@ class BPEConfig(BoundsConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.delay is not None:
-            _check_type(self.delay, DelayLaw, "delay", _LAW)
+        law = "a delay law such as PoissonDelay, or None (an estimate bounds no delay)"
+        _check_type(self.delay, DelayLaw | None, "delay", law)
         known = HorizonRounds | GeometricRounds
         _check_type(self.rounds, known, "rounds", "HorizonRounds() or GeometricRounds(...)")
         self._fill_defaults()
@@ -255,7 +249,7 @@ class BPEConfig(BoundsConfig):
             "straggler_factor": self.rounds.straggler_factor is not None,
             "evidence='all' with proved bounds": pooled,
         }.items():
-            if used and not self.finite:
+            if used and self.domain.count is None:
                 raise NotSupportedError(f"{name} needs a FiniteDomain; leave it out on a box.")
 
     def _fill_defaults(self) -> None:
@@ -298,10 +292,17 @@ class BPEConfig(BoundsConfig):
             "Without a horizon rounds cannot follow from it; pass "
             "rounds=GeometricRounds(first, growth), or a horizon.",
         )
+        straggling = self.rounds.straggler_factor is not None
         _refuse(
-            not on_arrival and (self.geometric is not None or rho < 1.0),
-            "With a delay law rounds have the lengths of Algorithm 1; leave out delay to use "
-            "GeometricRounds or an explore_fraction below 1.",
+            not on_arrival and (self.geometric is not None or rho < 1.0 or straggling),
+            "With a delay law rounds have the lengths of Algorithm 1 and wait for nobody; leave "
+            "out delay to use GeometricRounds, straggler_factor or an explore_fraction below 1.",
+        )
+        _refuse(
+            straggling and not self.repeat_pending,
+            "With repeat_pending=False design points wait for trials that values may have led to, "
+            "and then which of them straggle must not decide what a round's bounds use; leave out "
+            "straggler_factor, or repeat_pending.",
         )
         once = self.evidence == "all" and not self.confirm_fraction and self.budget_factor is None
         _refuse(
@@ -325,18 +326,6 @@ class BPEConfig(BoundsConfig):
                 "WithinBudget needs the rounds of the horizon that close on arrival, with all of "
                 "their design points, and decides itself how many asks these are; leave out delay, "
                 "rounds, evidence and explore_fraction.",
-            )
-        if self.rounds.straggler_factor is not None:
-            _refuse(
-                not on_arrival,
-                "With a delay law rounds have fixed lengths and wait for nobody; leave out delay "
-                "to use straggler_factor.",
-            )
-            _refuse(
-                not self.repeat_pending,
-                "With repeat_pending=False design points wait for trials that values may have led "
-                "to, and then which of them straggle must not decide what a round's bounds use; "
-                "leave out straggler_factor, or repeat_pending.",
             )
 
     @property

@@ -109,7 +109,7 @@ class ThreDSOptimizer(Optimizer):
         assert config.fixed is not None
         self._config: ThreDSConfig = config
         self._surrogate, self._points = config.fixed, domain.like
-        if not config.finite:
+        if domain.count is None:
             spread = spread_points(domain, BOX_POINTS, generator_for(config.seed, 0))
             self._points = torch.unique(spread, dim=0)
         self._on_host = self._points.cpu()  # for what is decided there, copied once
