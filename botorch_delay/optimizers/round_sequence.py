@@ -164,16 +164,11 @@ class RoundSequence(TrialObserver):
 
     def bounds(self, number: int) -> RoundBounds:
         """How wide the bounds of a round are."""
-        config, delta = self._config, self._config.delta
-        if config.budget_factor is not None:
-            delta /= 2.0  # the other half is for the bounds of the budget
-        if config.proves_from_all:
-            delta /= 2.0  # the other half is for the bounds from all answers
-        delta /= 2.0  # the other half is for the delays, with a delay law or without
-        rows = self.active.rows
-        points = None
-        if rows is not None:
-            points = len(config.domain.like if config.as_published else rows)
+        config, rows = self._config, self.active.rows
+        delta = config.delta / 2.0  # the other half is for the delays, with a law or without
+        if config.budget_factor is not None or config.proves_from_all:
+            delta /= 2.0  # the other half is for the bounds of the budget, or from all answers
+        points = None if rows is None else len(config.domain.like if config.as_published else rows)
         of_round = delta / self.round_rule.delta_divisor(number)
         valid, sign = config.proves, config.sign
         return RoundBounds(number, config.confidence, of_round, delta, points, valid, sign)
@@ -197,11 +192,8 @@ class RoundSequence(TrialObserver):
         record, self._judged = close_round(current, answers, self.active, infeasible, bounds)
         logger.info(
             "round %d closed after %d asks: %d answers used, %.6g active before, %.6g after",
-            record.number,
-            record.length,
-            record.observed,
-            record.active_before,
-            record.active_after,
+            *(record.number, record.length, record.observed),
+            *(record.active_before, record.active_after),
         )
         left = self._judged.difference_from(self.active)
         return {"record": record.describe(), "left": left, "last": last}
@@ -391,15 +383,8 @@ class RoundSequence(TrialObserver):
         size = self.round_rule.design_size(number, previous_size)
         length = self.round_rule.length(size, len(self._ledger))
         statuses = {key: self._feasibility.status(key) for key in self._feasibility.unavailable()}
-        return OpenRound(
-            number,
-            size,
-            length,
-            self._fitting.surrogate,
-            self.active,
-            statuses,
-            needs_all=self.needs_all,
-        )
+        parts = number, size, length, self._fitting.surrogate, self.active, statuses
+        return OpenRound(*parts, needs_all=self.needs_all)
 
     def _update_status(self, key: int) -> None:
         if self.open is not None and (self._config.exact or key in self._feasibility.suspects):
