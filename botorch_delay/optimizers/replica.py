@@ -263,17 +263,16 @@ class Replica:
 
         changed = sorted(changed, key=order)
         for past in changed:
-            if past.record is not None and past.number not in self._trials:
+            if past.record is None:
+                if past.value is not None and past.number not in self._attached:
+                    self._attached.add(past.number)
+                    self.optimizer.attach(past.x, past.value)
+            elif past.number not in self._trials:
                 ask = self._asks[past.number]
                 for number in ask.told:
                     self._settle(number)
                 events = self._events_that_count(past, ask)
                 self._know(past.number, self.optimizer.follow(events))
-            elif past.value is not None and past.record is None:
-                if past.state is not TrialState.COMPLETED or past.number in self._attached:
-                    continue
-                self._attached.add(past.number)
-                self.optimizer.attach(past.x, past.value)
         for past in changed:
             self._settle(past.number)
 
@@ -312,16 +311,15 @@ class Replica:
         if past is None or trial is None:
             return
         before = trial.state
-        running = before is TrialState.RUNNING
-        if running and past.state is TrialState.ABANDONED:
-            optimizer.mark_abandoned(trial)
-        if past.state is TrialState.COMPLETED and trial.state is not TrialState.COMPLETED:
+        if past.state is TrialState.COMPLETED and before is not TrialState.COMPLETED:
             assert past.value is not None
             with warnings.catch_warnings():  # results are corrected in the engine
                 warnings.simplefilter("ignore", OutlierWarning)
                 optimizer.tell(trial, past.value, past.noise_var)
-        elif past.state is TrialState.FAILED and running:
+        elif past.state is TrialState.FAILED and before is TrialState.RUNNING:
             optimizer.mark_failed(trial, past.reason)
+        elif past.state is TrialState.ABANDONED and before is TrialState.RUNNING:
+            optimizer.mark_abandoned(trial)
         if trial.state is not before:
             told = self._asks[number].told
             self._unrecorded = [n for n in self._unrecorded if n not in told] + [number]
