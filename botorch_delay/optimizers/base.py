@@ -305,12 +305,12 @@ class Optimizer(ReadableRun, ABC):
                 "Without a horizon extend() resumes a run that finish() ended early, and this one "
                 "was not: pass a larger horizon to plan more asks."
             )
-        if horizon is not None and before is None:
-            raise InputError(
-                "No end is planned, so that there is nothing to extend; just ask, after extend() "
-                "if the run was finished."
-            )
-        if horizon is not None and before is not None:
+        if horizon is not None:
+            if before is None:
+                raise InputError(
+                    "No end is planned, so that there is nothing to extend; just ask, after "
+                    "extend() if the run was finished."
+                )
             least = before if cut_short else before + 1
             if validation.whole(horizon, "horizon", 1) < least:
                 raise InputError(
