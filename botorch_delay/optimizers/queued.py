@@ -33,6 +33,9 @@ class QueuedOptimizer(Optimizer):
     Args:
         base: a fresh optimizer on a finite domain; it belongs to the wrapper from now on.
 
+    Attributes:
+        base: the wrapped optimizer; not to be used directly.
+
     Raises:
         NotSupportedError: if it asks from a box, where no point comes twice.
         InputError: if it has been used already.
@@ -62,28 +65,23 @@ class QueuedOptimizer(Optimizer):
                 "attached results, or was finished. Attach them to the QueuedOptimizer instead."
             )
         super().__init__(base._config)
-        self._base = base
+        self.base = base
         self._start()
 
     def _start(self) -> None:
         super()._start()
-        self._base = copy.copy(self._base)
-        self._base._planned = self._planned
-        self._base._start()
+        self.base = copy.copy(self.base)
+        self.base._planned = self._planned
+        self.base._start()
         self._fed: dict[int, int] = {}  # the base's trial that each trial was fed to
         self._queues: dict[int, deque[Trial]] = defaultdict(deque)
         self._calling = False  # whether the base is called now, and not replayed
 
     @property
-    def base(self) -> Optimizer:
-        """The wrapped optimizer; not to be used directly."""
-        return self._base
-
-    @property
     @exclusive
     def guarantee(self) -> Guarantee:
         """None: the base's claim is for answers without delay."""
-        base = self._base.guarantee
+        base = self.base.guarantee
         missing = (
             "the base's claim is for answers without delay; the queue adds up to one answer "
             f"outstanding at a time for each of {len(self._domain.like)} independent points, which "
@@ -93,7 +91,7 @@ class QueuedOptimizer(Optimizer):
         return Guarantee(False, base.delta, base.assumptions, missing)
 
     def _choose(self) -> Suggestion:
-        base = self._base
+        base = self.base
         while True:
             if not base.pending:
                 self._call(base.ask)
@@ -109,11 +107,11 @@ class QueuedOptimizer(Optimizer):
 
     def _call(self, call: Callable[..., Any], *arguments: Any, fed: int | None = None) -> None:
         """Call the base, and keep the events of the call."""
-        start, self._calling = self._base._ledger.event_count, True
+        start, self._calling = self.base._ledger.event_count, True
         try:
             call(*arguments)
         finally:  # decisions made before an error count as well
-            events = [event.record() for event in self._base._ledger.events(start)]
+            events = [event.record() for event in self.base._ledger.events(start)]
             if events:
                 self._happen("base", data={"fed": fed, "events": events})
             self._calling = False
@@ -121,7 +119,7 @@ class QueuedOptimizer(Optimizer):
     def _apply(self, event: Event) -> None:
         super()._apply(event)
         if event.kind in ("attached", "detached", "extended"):
-            self._base._apply(event)
+            self.base._apply(event)
         elif event.trial is not None and event.kind in ("completed", "failed"):
             trial = self._ledger[event.trial]
             # By id, so that the order of answers between two asks makes no difference.
@@ -131,7 +129,7 @@ class QueuedOptimizer(Optimizer):
         if event.kind != "base":
             super()._apply_decided(event)
             return
-        base, data = self._base, event.data
+        base, data = self.base, event.data
         told = [record["trial"] for record in data["events"] if record["kind"] in SETTLED]
         if (data["fed"] is None) == bool(told):
             raise StorageError("what the base was told is missing.")
@@ -147,13 +145,13 @@ class QueuedOptimizer(Optimizer):
     def _decide_after_settled(self, trial: Trial) -> None:
         if trial.id in self._fed:  # corrected after the base was told
             reason = trial.corrections[-1].reason
-            self._call(self._base.correct, self._fed[trial.id], trial.value, reason)
+            self._call(self.base.correct, self._fed[trial.id], trial.value, reason)
 
     def _close_last(self) -> None:
-        self._call(self._base.finish)
+        self._call(self.base.finish)
 
     def _judgement(self) -> tuple[Surrogate, Confidence, float]:
-        return self._base._judgement()
+        return self.base._judgement()
 
     def _described(self) -> dict[str, Any]:
-        return {"base": type(self._base).__name__} | super()._described()
+        return {"base": type(self.base).__name__} | super()._described()
