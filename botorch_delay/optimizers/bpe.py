@@ -267,9 +267,7 @@ class BPEDelayOptimizer(Optimizer):
 
     @exclusive
     def forecast(self) -> Forecast | None:
-        """When the open round will close, see :class:`Forecast`; None if no round is open.
-
-        None under a delay law as well: its rounds have fixed lengths.
+        """When the open round will close; None if none is open, or if a law fixes its length.
 
         Raises:
             NoAnswerError: if the round waits for answers, and none has come to forecast from.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
@@ -157,9 +156,8 @@ class RoundSequence(TrialObserver):
 
     def _running(self, outstanding: Outstanding, law: EmpiricalDelay | None) -> list[Straggler]:
         """The trials that a round waits for, directly or to ask a point again."""
-        held = map(self._feasibility.running, outstanding.held)
-        ids = sorted({*outstanding.trials, *itertools.chain.from_iterable(held)})
-        trials = (self._ledger[i] for i in ids)
+        held = {trial for key in outstanding.held for trial in self._feasibility.running(key)}
+        trials = [self._ledger[trial] for trial in sorted(held.union(outstanding.trials))]
         return describe_running(trials, len(self._ledger), law)
 
     def bounds(self, number: int) -> RoundBounds:
