@@ -285,7 +285,7 @@ class BPEDelayOptimizer(Optimizer):
         if rounds.open is None:
             self._happen("opened")
         elif rounds.is_due(rounds.open):
-            self._happen("closed", data=rounds.close(last=False))
+            self._happen("closed", data=rounds.close(rounds.open, last=False))
         current = rounds.open
         assert current is not None
         number, slot = current.number, len(current.slots)
@@ -391,8 +391,8 @@ class BPEDelayOptimizer(Optimizer):
             self._close_last()
 
     def _close_last(self) -> None:
-        if self._rounds.open is not None:
-            self._happen("closed", data=self._rounds.close(last=True))
+        if (current := self._rounds.open) is not None:
+            self._happen("closed", data=self._rounds.close(current, last=True))
 
     def _open_points(self) -> ActiveSet:
         if not self._rounds.is_outdated:

@@ -171,13 +171,11 @@ class RoundSequence(TrialObserver):
         valid, sign = config.proves, config.sign
         return RoundBounds(number, config.confidence, of_round, delta, points, valid, sign)
 
-    def close(self, *, last: bool) -> dict[str, Any]:
+    def close(self, current: OpenRound, *, last: bool) -> dict[str, Any]:
         """The end of the open round, as the data of an event.
 
         With valid bounds, the last round is judged by its own answers only if it ends as planned.
         """
-        current = self.open
-        assert current is not None
         if not last and not self.round_rule.on_arrival and current.outstanding().trials:
             current.departures.add(Departure.UNANSWERED)
         if not last and current.gave_up():
@@ -320,11 +318,10 @@ class RoundSequence(TrialObserver):
         if not len(current.slots) < slot <= len(current.slots) + FURTHEST_SLOT:
             return None
         try:
-            found = self.active.suggestion(current.next_key(), current.number, slot)
+            key = current.next_key()
         except ExhaustedDesignError:
             return None
-        point = self.active.domain.like[found.index] if found.x is None else found.x
-        return {"x": point.tolist(), "point": found.index}
+        return {"x": self._feasibility.point(key).tolist(), "point": key if key >= 0 else None}
 
     def placed(self, asked: Mapping[str, Any], *, finished: bool) -> dict[str, Any]:
         """The data of an ask made elsewhere, with the round and slot that it has here.
@@ -356,9 +353,8 @@ class RoundSequence(TrialObserver):
             return True
         # With a delay law Algorithm 1's own rule leaves answers out, independent of their noise.
         arrived = not (on_arrival and current.outstanding().trials)
-        counted = config.rule is None or config.repeat_pending
         ended = arrived and len(self._ledger) == config.horizon
-        return ended and counted and config.budget_factor is None
+        return ended and config.repeat_pending and config.budget_factor is None
 
     def _answers(self, current: OpenRound) -> RoundAnswers:
         """The answers by which the open round is judged if it closes now."""
