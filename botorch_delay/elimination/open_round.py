@@ -82,8 +82,8 @@ class OpenRound:
         free = (n for n in retries if self._status(self.slots[n].key) is PointStatus.OPEN)
         return min(free, default=None)
 
-    def next_key(self) -> int:
-        """The point that the design picks next; ExhaustedDesignError if there is none."""
+    def next_key(self) -> int | None:
+        """The point that the design picks next; None if none may be asked."""
         design = self._current_design()
         try:
             return design.next()
@@ -92,7 +92,7 @@ class OpenRound:
             held = [key for key, status in self.statuses.items() if status is PointStatus.HELD]
             held = list(filter(self.active.has, held))
             if not held:
-                raise
+                return None
             for key in held:
                 design.exclude(key, excluded=False)
             pick = design.next()

@@ -24,15 +24,10 @@ from botorch_delay.domains.space import Space, as_domain
 from botorch_delay.elimination.active_set import ActiveSet, FiniteActiveSet
 from botorch_delay.elimination.open_round import NO_SLOT, WAITING_SLOT
 from botorch_delay.elimination.rounds import GeometricRounds, HorizonRounds, RoundRecord
-from botorch_delay.exceptions import (
-    EmptyDomainError,
-    ExhaustedDesignError,
-    InputError,
-    NotSupportedError,
-)
+from botorch_delay.exceptions import EmptyDomainError, InputError, NotSupportedError
 from botorch_delay.gp.surrogate import Learned
 from botorch_delay.history.events import Event
-from botorch_delay.history.point_status import row_of
+from botorch_delay.history.point_status import nothing_to_ask, row_of
 from botorch_delay.history.trials import Suggestion, Trial
 from botorch_delay.optimizers.audit import Audit
 from botorch_delay.optimizers.base import Optimizer
@@ -304,11 +299,12 @@ class BPEDelayOptimizer(Optimizer):
                 # If the next design point is held, the rule's point is asked in its place.
                 choice, slot = self._play(number, WAITING_SLOT if due else NO_SLOT), NO_SLOT
         if choice is None:  # a design point, without a slot where the rule found nothing to ask
-            try:
-                key = current.next_key()
-            except ExhaustedDesignError:  # on every feasible point if no active one is left
+            key = current.next_key()
+            if key is None:  # on every feasible point if no active one is left
                 self._happen("reset", data=rounds.reset(current))
                 key = current.next_key()
+            if key is None:
+                raise nothing_to_ask(len(self._feasibility.unavailable()), exact=self.exact)
             choice = rounds.active.suggestion(key, number, slot)
         if budget is not None:
             billed = {"price": budget.price(row_of(choice)), "waiting": rounds.waits(choice)}

@@ -14,12 +14,7 @@ from botorch_delay.elimination.box_active_set import whole_set
 from botorch_delay.elimination.closing import close_round
 from botorch_delay.elimination.open_round import NO_SLOT, WAITING_SLOT, OpenRound, Outstanding
 from botorch_delay.elimination.rounds import Departure, RoundRecord
-from botorch_delay.exceptions import (
-    EmptyDomainError,
-    ExhaustedDesignError,
-    NoAnswerError,
-    StorageError,
-)
+from botorch_delay.exceptions import EmptyDomainError, NoAnswerError, StorageError
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.empirical_delay import EmpiricalDelay
@@ -126,10 +121,7 @@ class RoundSequence(TrialObserver):
         """Whether the next design point waits because a trial of it is running."""
         if self._config.repeat_pending:
             return False
-        try:
-            key = current.next_key()
-        except ExhaustedDesignError:
-            return False
+        key = current.next_key()
         return any(self._feasibility.key(trial) == key for trial in self._ledger.running())
 
     def stragglers(self, law: EmpiricalDelay | None) -> list[Straggler]:
@@ -317,9 +309,8 @@ class RoundSequence(TrialObserver):
             return None
         if not len(current.slots) < slot <= len(current.slots) + FURTHEST_SLOT:
             return None
-        try:
-            key = current.next_key()
-        except ExhaustedDesignError:
+        key = current.next_key()
+        if key is None:
             return None
         return {"x": self._feasibility.point(key).tolist(), "point": key if key >= 0 else None}
 
