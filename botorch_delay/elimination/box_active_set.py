@@ -49,7 +49,6 @@ STARTS = 64  # of the search for the cut-off
 # and is made of this many particles.
 FEW_PARTICLES = 256
 MOST_EVIDENCE = 128  # answered points that bounds are made of with a learned kernel
-BATCH, MOST_BATCHES = 64, 64  # of a sequence of points: how many at a time, and to look through
 
 
 @dataclass(eq=False)
@@ -319,39 +318,16 @@ def spread_points(domain: Domain, n: int, generator: torch.Generator, *, edge: i
     return points[moved(torch.randperm(len(points), generator=generator), points.device)]
 
 
-class QuasiRandom:
-    """Points that cover a box evenly, a scrambled Sobol sequence, drawn as far as it is needed.
+def quasi_random(domain: Domain, n: int, seed: int, batch: int) -> Tensor:
+    """Points that cover a box evenly, ``n x d``: a batch of a scrambled Sobol sequence, from 0.
 
     Where the box has constraints each batch is spread over what they leave.
     """
-
-    def __init__(self, domain: Domain, seed: int) -> None:
-        self._domain, self._seed = domain, seed
-        self._batches: dict[int, Tensor] = {}
-
-    def at(self, number: int, may_ask: Callable[[Tensor], Tensor] | None = None) -> Tensor | None:
-        """The first point, ``d``, from a number on that passes a test (``n x d`` to bool ``n``).
-
-        None if thousands do not.
-        """
-        first = number // BATCH
-        for batch in range(first, first + MOST_BATCHES):
-            if batch not in self._batches:
-                self._batches[batch] = self._draw(batch)
-            points = self._batches[batch][max(number - batch * BATCH, 0) :]
-            if may_ask is not None:
-                points = points[may_ask(points)]
-            if len(points):
-                return points[0].clone()
-        return None
-
-    def _draw(self, batch: int) -> Tensor:
-        domain, seed = self._domain, self._seed
-        assert isinstance(domain, BoxDomain)
-        if domain.constraints or domain.feasible is not None:
-            return spread_points(domain, BATCH, generator_for(seed, batch))
-        engine = SobolEngine(domain.dim, scramble=True, seed=seed).fast_forward(batch * BATCH)
-        return domain.from_unit(sent(engine.draw(BATCH, dtype=torch.double), domain.like))
+    assert isinstance(domain, BoxDomain)
+    if domain.constraints or domain.feasible is not None:
+        return spread_points(domain, n, generator_for(seed, batch))
+    engine = SobolEngine(domain.dim, scramble=True, seed=seed).fast_forward(batch * n)
+    return domain.from_unit(sent(engine.draw(n, dtype=torch.double), domain.like))
 
 
 def whole_set(

@@ -11,15 +11,18 @@ from torch import Tensor
 
 from botorch_delay.confidence.bounds import DEFAULT_DELTA
 from botorch_delay.confidence.guarantee import Guarantee
-from botorch_delay.domains.devices import generator_for, sent
+from botorch_delay.domains.devices import generator_for
 from botorch_delay.domains.domain import Domain
 from botorch_delay.domains.space import Space, as_domain
-from botorch_delay.elimination.box_active_set import QuasiRandom
+from botorch_delay.elimination.box_active_set import quasi_random
 from botorch_delay.gp.surrogate import Learned
 from botorch_delay.history.point_status import Feasibility, nothing_to_ask
 from botorch_delay.history.trials import Suggestion, Trial, TrialObserver, TrialState
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.config import Config
+
+# Points of the sequence on a box: how many at a time, and how many such batches to look through.
+BATCH, MOST_BATCHES = 64, 64
 
 
 class RandomOptimizer(Optimizer):
@@ -51,7 +54,7 @@ class RandomOptimizer(Optimizer):
         super()._start()
         self._asks = _Asks(self._feasibility, self._domain.count or 0)
         self._observers = [self._feasibility, self._asks]
-        self._sequence = QuasiRandom(self._domain, self._config.seed)
+        self._batches: dict[int, list[list[float]]] = {}  # of the sequence on a box
 
     @property
     def guarantee(self) -> Guarantee:
@@ -75,18 +78,20 @@ class RandomOptimizer(Optimizer):
 
     def _next_on_box(self, number: int) -> Tensor:
         """The first point of the sequence from a number on that may be asked."""
+        # Where a column is continuous no point comes twice.
         closed = self._feasibility.unavailable() if self._domain.is_discrete else []
-        may_ask = None
-        if closed:  # where a column is continuous no point comes twice
-            taken = sent(torch.stack([*map(self._feasibility.point, closed)]), self._domain.like)
-
-            def may_ask(X: Tensor) -> Tensor:
-                return ~(X.unsqueeze(1) == taken).all(dim=2).any(dim=1)
-
-        point = self._sequence.at(number, may_ask)
-        if point is None:
-            raise nothing_to_ask(len(closed), exact=self.exact)
-        return point
+        taken = {tuple(self._feasibility.point(key).tolist()) for key in closed}
+        first, start = divmod(number, BATCH)
+        self._batches = {batch: kept for batch, kept in self._batches.items() if batch >= first}
+        for batch in range(first, first + MOST_BATCHES):
+            if batch not in self._batches:
+                points = quasi_random(self._domain, BATCH, self._config.seed, batch)
+                self._batches[batch] = points.tolist()
+            for x in self._batches[batch][start:]:
+                if tuple(x) not in taken:
+                    return torch.tensor(x, dtype=self._domain.like.dtype)
+            start = 0
+        raise nothing_to_ask(len(closed), exact=self.exact)
 
 
 class _Asks(TrialObserver):
