@@ -155,9 +155,16 @@ class Space:
         return f"Space({', '.join(self.parameters)}: {self.domain!r})"
 
 
-def as_domain(domain: Domain | Space) -> Domain:
-    """The domain of a space; anything else as it is."""
-    return domain.domain if isinstance(domain, Space) else domain
+def as_domain(domain: Any) -> Domain:
+    """The domain of a space, or the domain itself; InputTypeError for anything else."""
+    domain = domain.domain if isinstance(domain, Space) else domain
+    if not isinstance(domain, Domain):
+        raise InputTypeError(
+            "domain must be a Space, a FiniteDomain or a BoxDomain, got "
+            f"{type(domain).__name__}. Wrap points with FiniteDomain(points), named "
+            "parameters with Space(...)."
+        )
+    return domain
 
 
 def _merged(

@@ -224,12 +224,12 @@ class BPEDelayOptimizer(Optimizer):
         for name, value in given.items():
             if value is None or isinstance(value, Learned):
                 raise InputError(f"A guarantee needs {name}, got {value!r}; pass {name}.")
-        delta, found = validation.probability(delta, "delta"), as_domain(domain)
+        delta = validation.probability(delta, "delta")
         given |= {"delta": delta, "seed": seed, "maximize": maximize}
-        if isinstance(found, Domain) and found.count is not None:  # else the constructor refuses it
-            given["exploit"] = WithinBudget(CertifyingUCB(norm_bound, noise_std, delta / 2.0))
-        else:
+        if as_domain(domain).count is None:
             given["explore_fraction"] = 0.1
+        else:
+            given["exploit"] = WithinBudget(CertifyingUCB(norm_bound, noise_std, delta / 2.0))
         return cls(domain, confidence=RKHSConfidence(norm_bound, noise_std), **given)
 
     @property

@@ -58,12 +58,6 @@ class Config:
     maximize: bool
 
     def __post_init__(self) -> None:
-        if not isinstance(self.domain, Domain):
-            raise InputTypeError(
-                "domain must be a Space, a FiniteDomain or a BoxDomain, got "
-                f"{type(self.domain).__name__}. Wrap points with FiniteDomain(points), named "
-                "parameters with Space(...)."
-            )
         if self.horizon is not None:
             self.horizon = validation.whole(self.horizon, "horizon", 1)
         self.seed = validation.seed(self.seed)
