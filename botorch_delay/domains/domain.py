@@ -243,8 +243,11 @@ class Domain(ABC):
                     f"modelled by its logarithm; got {X[:, dim].min().item()}."
                 )
 
-    def check_categories(self, X: Tensor, name: str) -> None:
-        """Refuse points (``n x d``) with a number that names no option of a :class:`Choice`."""
+    def check_points(self, X: Any, name: str) -> Tensor:
+        """A user's points, ``n x d``, in the domain or not; InputError if they cannot be used."""
+        X = validation.matrix(X, name)
+        validation.matches(X, name, self.like)
+        self.check_logarithms(X, name)
         for dim, values in self.encoding.categories:
             if not isinstance(self.columns.parameters.get(self.names[dim]), Choice):
                 continue
@@ -256,6 +259,7 @@ class Domain(ABC):
                     f"({self.names[dim]}), which stand for its options; got "
                     f"{X[unknown, dim][0].item():g}. Or pass a dict of values by name."
                 )
+        return X
 
     def _encode(self, categories: Mapping[int, Tensor]) -> Encoding:
         """The encoding, with the values of the columns that name categories."""

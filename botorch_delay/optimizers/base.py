@@ -222,10 +222,7 @@ class Optimizer(ReadableRun, ABC):
         by_name = not isinstance(x, Tensor | np.ndarray)
         x = self._domain.points_of(x, "x")
         single = x.dim() == 1
-        X = validation.matrix(x.unsqueeze(0) if single else x, "x")
-        validation.matches(X, "x", self._domain.like)
-        self._domain.check_logarithms(X, "x")
-        self._domain.check_categories(X, "x")
+        X = self._domain.check_points(x.unsqueeze(0) if single else x, "x")
         if isinstance(y, np.ndarray) and y.ndim and not single:
             y = y.ravel().tolist() if y.shape == (len(X), 1) else y.tolist()
         if isinstance(y, Sequence) and not single:

@@ -192,10 +192,7 @@ class ReadableRun(Run, ABC):
             InputError: if points or values by name do not fit the domain's columns.
         """
         X = self._domain.points_of([X] if isinstance(X, Mapping) else X, "X")
-        X = validation.matrix(X, "X")
-        validation.matches(X, "X", self._domain.like)
-        self._domain.check_logarithms(X, "X")
-        self._domain.check_categories(X, "X")
+        X = self._domain.check_points(X, "X")
         return self._predicted(X, *self._judged("predict from"))
 
     @exclusive
