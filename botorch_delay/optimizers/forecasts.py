@@ -113,10 +113,12 @@ def planned_asks(retries: int, new: int, designed: int, asks: int, fraction: flo
 
     First the ``retries``, then ``new`` ones: one is due while ``designed <= fraction * asks``.
     """
-    steps, step = [*range(1, retries + 1)], retries
-    while len(steps) < retries + new:
-        if designed <= fraction * (asks + step):
-            designed += 1
-            steps.append(step + 1)
-        step += 1
+    steps = list(range(1, retries + 1))
+    last = retries
+    for number in range(new):
+        due = math.ceil((designed + number) / fraction) - asks + 1
+        if designed + number <= fraction * (asks + due - 2):  # the quotient was rounded up
+            due -= 1
+        last = max(last + 1, due)
+        steps.append(last)
     return steps
