@@ -362,8 +362,7 @@ def _said(reason: str | BaseException) -> dict[str, str]:
     """A reason that any file can keep, if there is one, as the data of an event."""
     if isinstance(reason, BaseException):
         reason = f"{type(reason).__name__}: {reason}"
-    if not isinstance(reason, str):
-        raise InputTypeError(f"reason must be a str or an exception, got {type(reason).__name__}.")
+    validation.instance(reason, str, "reason", "a str or an exception")
     return {"reason": reason.encode("utf-8", "backslashreplace").decode()} if reason else {}
 
 

@@ -141,7 +141,7 @@ class AcquisitionConfig(Config):
         super().__post_init__()
         validation.flag(self.repeat_pending, "repeat_pending")
         expected = "Ignore(), Hallucinate(), KrigingBeliever() or Censor(worst_value)"
-        _check_type(self.pending, Pending, "pending", expected)
+        validation.instance(self.pending, Pending, "pending", expected)
         self.rule.check_pending(self.pending)
         if self.pending.value_of_missing is not None:
             validation.answer(self.pending.value_of_missing, self.domain.like)
@@ -161,7 +161,7 @@ class BoundsConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         expected = "a Confidence, such as FixedBeta or RKHSConfidence"
-        _check_type(self.confidence, Confidence, "confidence", expected)
+        validation.instance(self.confidence, Confidence, "confidence", expected)
         kind, constants = type(self.confidence).__name__, self.confidence.constants
         for name in ("missing", "assumptions"):
             sentences = getattr(self.confidence, name)
@@ -172,7 +172,7 @@ class BoundsConfig(Config):
                 )
         if constants is not None:
             expected = "Constants(norm_bound, noise_std), or None"
-            _check_type(constants, Constants, f"constants of {kind}", expected)
+            validation.instance(constants, Constants, f"constants of {kind}", expected)
             for name, value in constants._asdict().items():
                 validation.positive(value, f"{name} in constants of {kind}")
         self.delta = validation.probability(self.delta, "delta")
@@ -230,9 +230,9 @@ class BPEConfig(BoundsConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         law = "a delay law such as PoissonDelay, or None (an estimate bounds no delay)"
-        _check_type(self.delay, DelayLaw | None, "delay", law)
+        validation.instance(self.delay, DelayLaw | None, "delay", law)
         known = HorizonRounds | GeometricRounds
-        _check_type(self.rounds, known, "rounds", "HorizonRounds() or GeometricRounds(...)")
+        validation.instance(self.rounds, known, "rounds", "HorizonRounds() or GeometricRounds(...)")
         self._fill_defaults()
         self._refuse_contradictions()
         if self.rule is not None:
@@ -378,8 +378,3 @@ class BPEConfig(BoundsConfig):
 def _refuse(contradicts: bool, message: str) -> None:
     if contradicts:
         raise InputError(message)
-
-
-def _check_type(value: Any, kind: Any, name: str, expected: str) -> None:
-    if not isinstance(value, kind):
-        raise InputTypeError(f"{name} must be {expected}, got {type(value).__name__}.")

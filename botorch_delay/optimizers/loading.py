@@ -14,13 +14,14 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
+from botorch_delay import validation
 from botorch_delay.confidence.bounds import Confidence
 from botorch_delay.delays import DelayLaw
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.columns import Columns, ParamsTest
 from botorch_delay.domains.domain import Domain
 from botorch_delay.domains.finite import FiniteDomain
-from botorch_delay.exceptions import InputError, InputTypeError, StorageError
+from botorch_delay.exceptions import InputError, StorageError
 from botorch_delay.history import sqlite
 from botorch_delay.history.events import brief, truncated
 from botorch_delay.optimizers.acquisition_optimizer import AcquisitionOptimizer
@@ -58,8 +59,7 @@ def load(
         InputError: if the device cannot be used.
         StorageError: if the file cannot be read, or a part is missing or differs from the stored.
     """
-    if feasible is not None and not callable(feasible):
-        raise InputTypeError(f"feasible must be a function, got {type(feasible).__name__}.")
+    validation.instance(feasible, Callable | None, "feasible", "a function")
     parts = {"covar_module": covar_module, "confidence": confidence, "delay": delay, "rule": rule}
     return _make(path, sqlite.read(path), parts | {"feasible": feasible, "device": device})
 

@@ -11,7 +11,7 @@ from typing import Any
 from botorch_delay import validation
 from botorch_delay.confidence.bounds import Confidence
 from botorch_delay.confidence.guarantee import Guarantee
-from botorch_delay.exceptions import InputError, InputTypeError, NotSupportedError, StorageError
+from botorch_delay.exceptions import InputError, NotSupportedError, StorageError
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.events import SETTLED, Event, read_events
 from botorch_delay.history.point_status import row_of
@@ -42,10 +42,7 @@ class QueuedOptimizer(Optimizer):
     """
 
     def __init__(self, base: Optimizer) -> None:
-        if not isinstance(base, Optimizer):
-            raise InputTypeError(
-                f"base must be an optimizer of this library, got {type(base).__name__}."
-            )
+        validation.instance(base, Optimizer, "base", "an optimizer of this library")
         if isinstance(base, QueuedOptimizer):
             raise InputError("base is a QueuedOptimizer already; a queue needs no second one.")
         if base.domain.count is None:
