@@ -246,10 +246,9 @@ class BotorchRule(Rule):
 
     A class is built with BoTorch's own input constructor, so that ``best_f``, ``X_baseline``
     and the like come from the answers. A function is called as ``factory(model)`` or, if it
-    has that parameter, ``factory(model, X_pending=X)``, with None where nothing is pending, and
-    returns the acquisition function. Models are :class:`DelayedGP`, of values to be maximised;
-    where the kernel is learned, of normalised inputs and standardised values, and options must be
-    in those units.
+    has that parameter, ``factory(model, X_pending=X)``, and returns the acquisition function.
+    Models are :class:`DelayedGP`, of values to be maximised; where the kernel is learned, of
+    normalised inputs and standardised values, and options must be in those units.
 
     Args:
         factory: a class with a registered input constructor, or a function.
@@ -298,8 +297,10 @@ class BotorchRule(Rule):
             parameters = inspect.signature(factory).parameters
         except (TypeError, ValueError) as error:
             raise InputTypeError(f"{self.name} does not make an acquisition function.") from error
-        takes = "X_pending" in parameters
-        self.takes_pending = takes if self._constructor is None else not self.analytic
+        known = parameters.get("X_pending")
+        # Whether X_pending is passed also when nothing is pending.
+        self._needs_pending = known is not None and known.default is inspect.Parameter.empty
+        self.takes_pending = known is not None if self._constructor is None else not self.analytic
 
     @property
     def name(self) -> str:
@@ -386,7 +387,7 @@ class BotorchRule(Rule):
             if X_pending is not None and self.takes_pending:
                 made.set_X_pending(X_pending)
             return made
-        if self.takes_pending:
+        if self.takes_pending and (X_pending is not None or self._needs_pending):
             options["X_pending"] = X_pending
         made = self.factory(model, **options)
         result = f"what {self.name} returns"
