@@ -46,7 +46,6 @@ from botorch_delay.exceptions import (
         ({"maximize": 1}, InputTypeError, "True or False"),
         ({"exploit": "ucb"}, InputTypeError, "exploit must be a rule such as UCB"),
         ({"exploit": bd.Rule}, InputTypeError, "exploit must be a rule such as UCB"),
-        ({"exploit": bd.Exploit}, InputTypeError, "exploit must be a rule such as UCB"),
         ({"exploit": lambda model: PosteriorMean(model)}, InputError, "cannot use pending points"),
         ({"rounds": "geometric"}, InputTypeError, "GeometricRounds"),
         ({"horizon": None}, InputError, "GeometricRounds"),

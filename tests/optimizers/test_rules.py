@@ -738,7 +738,7 @@ def test_constant_answers_and_outliers_are_survived(values):
         ({"pending": bd.Censor(1e300)}, InputError, "at most 1e.150"),
         ({"rule": bd.UCB}, InputTypeError, "a rule such as UCB"),
         ({"rule": bd.Rule}, InputTypeError, "a rule such as UCB"),
-        ({"rule": int}, InputTypeError, "a rule such as UCB"),
+        ({"rule": int}, InputTypeError, "make an acquisition function"),
         ({"rule": qKnowledgeGradient}, InputError, "one-shot"),
         ({"rule": 6.0}, InputTypeError, "acquisition function.s factory"),
         ({"rule": lambda model: PosteriorMean(model)}, InputError, "cannot use pending points"),
