@@ -403,8 +403,7 @@ def as_rule(rule: Any, name: str = "rule") -> Rule:
     """The rule itself, or one around a factory of BoTorch acquisition functions."""
     if isinstance(rule, Rule):
         return rule
-    is_other_class = isinstance(rule, type) and not issubclass(rule, AcquisitionFunction)
-    if not callable(rule) or is_other_class:
+    if not callable(rule) or (isinstance(rule, type) and issubclass(rule, Rule)):
         raise InputTypeError(
             f"{name} must be a rule such as UCB(6.0) or ThompsonSampling(), or an acquisition "
             f"function's factory, got {rule!r}."
