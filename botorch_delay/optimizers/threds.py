@@ -239,7 +239,8 @@ class ThreDSOptimizer(Optimizer):
             self._end_region()
         elif event.kind == "accepted":
             node = validation.whole(event.data["node"], "node", 1)
-            if not len(self._rows(node)):
+            path = [node >> shift for shift in range(1, node.bit_length())]
+            if any(len(self._rows(parent)) < 2 for parent in reversed(path)):
                 raise StorageError(f"{node} is not a node of the tree.")
             self._search.accepted.append(node)
             self._search.mark = len(self._answered())
