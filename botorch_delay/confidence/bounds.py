@@ -194,8 +194,13 @@ class Confidence(ABC):
         """
 
     def missing_on_box(self, covar_module: Kernel) -> str | None:
-        """Why Theorem 2's regret bound does not follow from bounds that hold there, a phrase."""
-        return None
+        """Why Theorem 2's regret bound does not follow on a box, a phrase; None if it does.
+
+        None needs ``holds_on_box``, or ``missing`` that is not empty.
+        """
+        if self.holds_on_box:
+            return None
+        return f"{type(self).__name__} does not say that its bounds hold at every point of a box"
 
 
 @dataclass(frozen=True, repr=False)
@@ -224,6 +229,9 @@ class FixedBeta(Confidence):
         return HalfWidth(math.sqrt(self.beta), rounded_up=False, words=words)
 
     adaptive = fixed_design
+
+    def missing_on_box(self, covar_module: Kernel) -> str | None:
+        return None
 
     def __repr__(self) -> str:
         return f"FixedBeta({self.beta:g})"

@@ -317,12 +317,12 @@ class Audit(TrialObserver):
                 "with repeat_pending=False values may decide how many design points a round of "
                 "fixed length has; leave out delay, or repeat_pending."
             )
-        if config.domain.count is None and isinstance(kernel, Kernel) and not confidence.missing:
-            if not confidence.holds_on_box:
-                who = type(confidence).__name__
-                missing.append(f"{who} does not say that its bounds hold at every point of a box.")
-            elif (lacks := confidence.missing_on_box(kernel)) is not None:
-                missing.append(f"{lacks}." if self._broken else f"{lacks}; {_KEPT}.")
+        if config.domain.count is None and isinstance(kernel, Kernel):
+            lacks = confidence.missing_on_box(kernel)
+            if lacks is None and not confidence.missing and not confidence.holds_on_box:
+                lacks = f"{type(confidence).__name__} has holds_on_box=False"
+            keeps = confidence.holds_on_box and not self._broken
+            missing += [f"{lacks}; {_KEPT}." if keeps else f"{lacks}."] if lacks else []
         return missing
 
     def _refutation(self, contradicted: bool) -> list[str]:

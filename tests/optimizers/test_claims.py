@@ -884,8 +884,14 @@ def test_on_a_box_a_bound_that_does_not_hold_there_claims_nothing():
     class Box(Sure):
         holds_on_box = True
 
+    class Elsewhere(Sure):
+        def missing_on_box(self, covar_module):
+            return None
+
     assert box(se(), confidence=Box()).guarantee.holds
-    assert not box(se(), confidence=Sure()).guarantee.holds
+    claimed = box(se(), confidence=Elsewhere()).guarantee
+    assert not claimed.holds
+    assert "Elsewhere has holds_on_box=False" in str(claimed)
 
 
 def test_the_law_of_delays_is_an_assumption_whatever_bounds_use():
