@@ -7,7 +7,7 @@ single-output GPyTorch model of BoTorch.
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import torch
 from botorch.acquisition.acquisition import AcquisitionFunction
@@ -20,11 +20,10 @@ from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.exceptions import NotSupportedError
+from botorch_delay.exceptions import InputTypeError, NotSupportedError
 from botorch_delay.gp.delayed_gp import DelayedGP
 
 
-@runtime_checkable
 class PointSet(Protocol):
     """A set of points, such as an ``ActiveSet``."""
 
@@ -74,8 +73,11 @@ class MaxVariance(_FantasyAcquisition):
         self, model: Model, active_set: PointSet | None = None, X_pending: Tensor | None = None
     ) -> None:
         super().__init__(model, X_pending)
-        expected = "a set of points with a method contains(X), as opt.active_set is"
-        validation.instance(active_set, PointSet | None, "active_set", expected)
+        if active_set is not None and not hasattr(active_set, "contains"):
+            raise InputTypeError(
+                "active_set must have a method contains(X), as opt.active_set does, got "
+                f"{type(active_set).__name__}."
+            )
         self.active_set = active_set
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]  # typed for the base class

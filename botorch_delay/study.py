@@ -148,11 +148,15 @@ def _steps(low: Any, high: Any, steps: Any, log: Any = False, unit: Any = None) 
     check = validation.positive if log else validation.real
     ends = check(low, "low"), check(high, "high")
     steps = validation.whole(steps, "steps", 2, MAX_ARMS)
-    if not ends[0] < ends[1]:
-        raise InputError(f"low must be below high, got {low} and {high}.")
-    spaced = (np.geomspace if log else np.linspace)(*ends, steps)
-    # Readable numbers: 12 digits, and the ends as they were written.
-    inner = (float(f"{value:.12g}") for value in spaced[1:-1])
+    width = ends[1] - ends[0]
+    if not 0.0 < width < math.inf:
+        raise InputError(
+            f"low must be below high, and their difference finite, got {low} and {high}."
+        )
+    spaced = (np.geomspace if log else np.linspace)(*ends, steps)[1:-1].tolist()
+    # Readable numbers: 12 digits, no -0.0, and the ends as they were written.
+    place = 12 - math.ceil(math.log10(width))
+    inner = (float(f"{value:.12g}") if log else round(value, place) + 0.0 for value in spaced)
     return Choice([low, *inner, high], ordered=True, log=log, unit=unit)
 
 

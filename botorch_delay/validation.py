@@ -92,7 +92,7 @@ def flag(value: Any, name: str) -> bool:
 
 
 def instance(value: Any, kind: Any, name: str, expected: str, *, but: Any = ()) -> None:
-    """``value`` is of a type or a union of types, ``but`` of none of others."""
+    """Refuse a value that is not of a type (or one of a union), or is of one of the types but."""
     if not isinstance(value, kind) or isinstance(value, but):
         raise InputTypeError(f"{name} must be {expected}, got {type(value).__name__}.")
 

@@ -555,6 +555,7 @@ BAD_SPACES = {
     "missing": ("[parameters.a]\nlow = 1", "parameter a: 'high' is missing; expected values"),
     "mixed": ("[parameters.a]\nlow = 1\nvalues = [1]", "'low' does not belong here"),
     "crossed": ("[parameters.a]\nlow = 2\nhigh = 1\nsteps = 3", "parameter a: low must be below"),
+    "too wide": ("[parameters.a]\nlow=-1.7e308\nhigh=1.7e308\nsteps=3", "difference finite"),
     "crossed range": ("[parameters.a]\nlow = 2\nhigh = 1", "parameter a: low must not be above"),
     "one step": ("[parameters.a]\nlow = 1\nhigh = 2\nsteps = 1", "at least 2"),
     "log of zero": ("[parameters.a]\nlow = 0\nhigh = 2\nsteps = 3\nlog = true", "above 0"),
@@ -569,6 +570,19 @@ BAD_SPACES = {
         "1000000 at most",
     ),
 }
+
+
+def test_steps_are_numbers_that_people_write(tmp_path):
+    path = tmp_path / "space.toml"
+    path.write_text(
+        "[parameters]\na = {low = -0.3, high = 0.7, steps = 11}\n"
+        "b = {low = 0, high = 1, steps = 4}\nc = {low = 1e-4, high = 1, steps = 5, log = true}"
+    )
+    a, b, c = read_space(path).parameters.values()
+    assert a.values == (-0.3, -0.2, -0.1, 0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
+    assert math.copysign(1.0, a.values[3]) == 1.0
+    assert b.values == (0, 0.333333333333, 0.666666666667, 1)
+    assert c.values == (1e-4, 1e-3, 1e-2, 0.1, 1)
 
 
 @pytest.mark.parametrize("name", BAD_SPACES)

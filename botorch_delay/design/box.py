@@ -90,7 +90,7 @@ class BoxDesign:
         found = torch.zeros(len(X), dtype=torch.bool, device=X.device)
         if self._excluded:
             points = torch.stack([self._keys.point(key) for key in self._excluded])
-            for point in moved(points, X.device):  # one by one, for they may be many
+            for point in moved(points, X.device):  # all at once would need memory for each pair
                 found |= (point == X).all(dim=1)
         return found
 

@@ -94,7 +94,9 @@ class BoxDomain(Domain):
     def _check_values(self, lists: Any, name: str) -> dict[int, Tensor]:
         if lists is None:
             return {}
-        validation.instance(lists, Mapping, name, "a dict of values by column, {1: [16, 32]} say")
+        validation.instance(
+            lists, Mapping, name, "a dict of values by column, such as {1: [16, 32]}"
+        )
         checked = {}
         for dim, listed in lists.items():
             dim = validation.whole(dim, f"each column of {name}", 0, self.dim - 1)

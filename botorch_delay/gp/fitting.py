@@ -53,7 +53,7 @@ LEAST_NOISE = 0.1
 # first one.
 LEAST_GAIN = 2.0
 MOST_ITERATIONS = 200  # of a fit
-FEW_ITERATIONS = 30  # of each fit that is compared with others, to many answers
+FEW_ITERATIONS = 30  # of a fit to many answers
 
 
 def fit_surrogate(

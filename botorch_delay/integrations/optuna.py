@@ -293,7 +293,7 @@ class _StudyRun(EngineRun):
         known = self.replica.trial(number)
         if known is not None:
             return self.domain.params(known.x)
-        skip, points = 0, math.prod(kind.count for kind in self.domain.columns.parameters.values())
+        skip = 0
         for _ in range(MAX_ATTEMPTS):
             before = _asking_before(trial, trials, lost)
             try:
@@ -318,14 +318,15 @@ class _StudyRun(EngineRun):
                 and (claim := self._record(other)) is not None
             }
             twins = [other for other, x in claimed.items() if x == record["x"]]
-            if not twins or len(set(map(tuple, claimed.values()))) >= points:
+            # If others claim all points that may be asked, no choice can be another one.
+            if not twins or not self.replica.has_points_beside(claimed.values()):
                 break
             # The twins may choose again too, from the same data: each skips another number of
             # points, and never returns to a point that it left.
             skip += sum(twin < number for twin in twins)
             self.replica.forget(number)
             lost = self.sync(others)
-        else:  # fewer points than workers
+        else:  # free points are hard to come by
             self.sync(trials)
         return self.domain.params(self.point(record))
 

@@ -27,7 +27,7 @@ class SearchState:
     mode: str | None  # "min" or "max"; None while unknown
     seed: int  # of everything random
     horizon: int | None = None  # how many asks are planned
-    key: str | None = None  # of :class:`EngineRun`; None while the space is unknown
+    key: str | None = None  # of EngineRun; None while the space is unknown
     trials: dict[str, PastTrial] = field(default_factory=dict)  # by Tune's ids
     # The rest of ``points_to_evaluate``: configurations while the space is unknown, then points.
     first: list[Any] = field(default_factory=list)

@@ -76,8 +76,9 @@ class Config:
                 f"{self.noise_var!r}. Leave out noise_var, or exact."
             )
         if not self.exact and self.learned == (self.noise_var is not None):
-            pair = "covar_module", "noise_var"
-            given, lacking = reversed(pair) if self.learned else pair
+            given, lacking = "covar_module", "noise_var"
+            if self.learned:
+                given, lacking = lacking, given
             raise InputError(
                 f"{given} was given without {lacking}; pass both to keep them fixed, or neither to "
                 "learn them from the answers."

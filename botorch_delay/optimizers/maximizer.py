@@ -149,7 +149,7 @@ class Maximizer:
         return point
 
     def _best_tried_mean(self, tried: Sequence[int]) -> Tensor:
-        """The largest mean at tried points, which have some keys, at least one; a scalar."""
+        """The largest mean at the points with these keys, one or more; a scalar."""
         model = self.model
         if model.finite:
             return model.mean[sent_rows(tried, model.mean)].max()

@@ -13,6 +13,7 @@ trial with the lower number counts, and the other's design points are outside th
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -218,6 +219,13 @@ class Replica:
         del self._past[number], self._asks[number]
         self._rebuild()
 
+    def has_points_beside(self, taken: Iterable[Sequence[float]]) -> bool:
+        """Whether there are points, ``d`` numbers each, that are not taken and may be asked."""
+        domain, feasibility = self.optimizer.domain, self.optimizer._feasibility
+        closed = {tuple(feasibility.point(key).tolist()) for key in feasibility.unavailable()}
+        kinds = domain.columns.parameters.values()
+        return len(closed.union(map(tuple, taken))) < math.prod(float(kind.count) for kind in kinds)
+
     def trial(self, number: int) -> Trial | None:
         """The optimizer's trial, or None."""
         return self._trials.get(number)
@@ -264,9 +272,10 @@ class Replica:
         changed = sorted(changed, key=order)
         for past in changed:
             if past.record is None:
-                if past.value is not None and past.number not in self._attached:
+                value = past.value if past.state is TrialState.COMPLETED else None
+                if value is not None and past.number not in self._attached:
                     self._attached.add(past.number)
-                    self.optimizer.attach(past.x, past.value)
+                    self.optimizer.attach(past.x, value)
             elif past.number not in self._trials:
                 ask = self._asks[past.number]
                 for number in ask.told:

@@ -180,8 +180,11 @@ class RoundSequence(TrialObserver):
         record, self._judged = close_round(current, answers, self.active, infeasible, bounds)
         logger.info(
             "round %d closed after %d asks: %d answers used, %.6g active before, %.6g after",
-            *(record.number, record.length, record.observed),
-            *(record.active_before, record.active_after),
+            record.number,
+            record.length,
+            record.observed,
+            record.active_before,
+            record.active_after,
         )
         left = self._judged.difference_from(self.active)
         return {"record": record.describe(), "left": left, "last": last}
@@ -368,8 +371,10 @@ class RoundSequence(TrialObserver):
         size = self.round_rule.design_size(number, previous_size)
         length = self.round_rule.length(size, len(self._ledger))
         statuses = {key: self._feasibility.status(key) for key in self._feasibility.unavailable()}
-        parts = number, size, length, self._fitting.surrogate, self.active, statuses
-        return OpenRound(*parts, needs_all=self.needs_all)
+        surrogate, needs_all = self._fitting.surrogate, self.needs_all
+        return OpenRound(
+            number, size, length, surrogate, self.active, statuses, needs_all=needs_all
+        )
 
     def _update_status(self, key: int) -> None:
         if self.open is not None and (self._config.exact or key in self._feasibility.suspects):

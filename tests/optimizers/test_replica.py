@@ -391,14 +391,14 @@ def test_results_without_a_note_are_attached_and_others_passed_over():
         [
             PastTrial(0, points[3], DONE, 1.5),
             PastTrial(1, points[4], FAILED),
-            PastTrial(2, points[5], RUNNING),
+            PastTrial(2, points[5], RUNNING, 0.3),  # not its last value
         ]
     )
     assert [a.index for a in kept.optimizer.attached] == [3]
     asked = [kept.ask(number) for number in (3, 4)]
     assert kinds(asked[0].record) == ["fitted", "opened", "asked"]
     kept.sync([PastTrial(2, points[5], DONE, 0.5)])
-    assert [a.index for a in kept.optimizer.attached] == [3, 5]
+    assert [(a.index, a.value) for a in kept.optimizer.attached] == [(3, 1.5), (5, 0.5)]
 
 
 @pytest.mark.parametrize("field", ["round", "slot"])
