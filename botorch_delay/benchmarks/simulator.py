@@ -156,6 +156,11 @@ class SimulationResult:
     recommendations: list[Recommended] = field(default_factory=list, repr=False)
 
     @property
+    def delay(self) -> Tensor:
+        """From each ask to its answer, in steps or in the durations' unit, ``steps``."""
+        return torch.tensor([ask.wait for ask in self.asks])
+
+    @property
     def regret(self) -> Tensor:
         """Cumulative regret without noise, charged when a point is asked, ``steps``."""
         return torch.tensor([ask.regret for ask in self.asks], dtype=torch.double).cumsum(0)

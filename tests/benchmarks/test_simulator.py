@@ -53,7 +53,7 @@ class Spy:
 
 
 def waits_of(history):
-    return [ask.wait for ask in history.asks]
+    return history.delay.tolist()
 
 
 def test_answers_are_told_when_they_are_due():
