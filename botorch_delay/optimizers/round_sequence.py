@@ -157,7 +157,8 @@ class RoundSequence(TrialObserver):
         config, rows = self._config, self.active.rows
         delta = config.delta / 2.0  # the other half is for the delays, with a law or without
         if config.budget_factor is not None or config.proves_from_all:
-            delta /= 2.0  # the other half is for the bounds of the budget, or from all answers
+            # The other half is for the bounds of the budget, or from all answers: never for both.
+            delta /= 2.0
         points = None if rows is None else len(config.domain.like if config.as_published else rows)
         of_round = delta / self.round_rule.delta_divisor(number)
         valid, sign = config.proves, config.sign
