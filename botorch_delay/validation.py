@@ -11,6 +11,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
+import numpy as np
 import torch
 from botorch.exceptions.warnings import InputDataWarning
 from torch import Tensor
@@ -85,10 +86,10 @@ def real(value: Any, name: str) -> float:
 
 
 def flag(value: Any, name: str) -> bool:
-    """``value`` as True or False."""
-    if not isinstance(value, bool):
+    """``value``, a bool or one of NumPy's, as True or False."""
+    if not isinstance(value, bool | np.bool_):
         raise InputTypeError(f"{name} must be True or False, got {value!r}.")
-    return value
+    return bool(value)
 
 
 def instance(value: Any, kind: Any, name: str, expected: str, *, but: Any = ()) -> None:

@@ -18,6 +18,7 @@ POINTS = torch.tensor([[0.0, 1.0], [2.0, 3.0]], dtype=torch.double)
         (lambda v: validation.whole(v, "n", 1), 3.0, 3),
         (lambda v: validation.whole(v, "n", 1), np.int64(1), 1),
         (validation.seed, 2**63 - 1, 2**63 - 1),
+        (lambda v: validation.flag(v, "tried"), np.False_, False),
         (lambda v: validation.real(v, "y"), torch.tensor(0.5), 0.5),
         (lambda v: validation.real(v, "y"), np.array(2.0), 2.0),
         (lambda v: validation.real(v, "y"), torch.tensor([0.5]), 0.5),
