@@ -59,6 +59,7 @@ class BoxDesign:
         self._surrogate, self._domain, self._keys = surrogate, domain, keys
         self._inside, self._seed, self._refines = inside, seed, not surrogate.learned
         # The last rows are for the maxima that climbs reach.
+        pool = domain.columns.rounded(pool)
         self._spread, room = len(pool), min(STARTS, len(pool)) if self._refines else 0
         self._pool = torch.cat([pool, pool[:1].expand(room, -1)])
         self._picks = Averages(surrogate, self._pool, values=False)
@@ -123,7 +124,7 @@ class BoxDesign:
 
     def _refine(self, starts: Tensor, steps: int, number: int) -> tuple[Tensor, Tensor]:
         generator = generator_for(self._seed, abs(2 * number) + (number < 0))
-        return maximize(
+        X, values = maximize(
             self.variance,
             self._domain,
             starts,
@@ -131,3 +132,4 @@ class BoxDesign:
             steps=steps,
             inside=self._inside,
         )
+        return self._domain.columns.rounded(X), values

@@ -102,13 +102,21 @@ class Columns:
         }
         return [found[name] for name in self.varying]
 
+    @cached_property
+    def stepped(self) -> dict[int, Parameter]:
+        """Parameters with finitely many values, too many to be listed, by their columns."""
+        return {
+            dim: p
+            for dim, p in enumerate(self.varying.values())
+            if p.column is None and math.isfinite(p.count)
+        }
+
     def rounded(self, X: Tensor) -> Tensor:
-        """Points rounded in continuous columns of parameters with steps; slopes are unchanged."""
-        for dim, p in enumerate(self.varying.values()):
-            if p.column is None and math.isfinite(p.count):
-                values = X.new_tensor([p.decode(number) for number in X[:, dim].tolist()])
-                X = X.clone()
-                X[:, dim] = values + (X[:, dim] - X[:, dim].detach())
+        """Points, ``n x d``, with values that stepped columns can have; slopes are unchanged."""
+        for dim, p in self.stepped.items():
+            values = X.new_tensor([p.decode(number) for number in X[:, dim].tolist()])
+            X = X.clone()
+            X[:, dim] = values + (X[:, dim] - X[:, dim].detach())
         return X
 
 

@@ -130,6 +130,12 @@ class Domain(ABC):
         """Whether all columns have finitely many values."""
         return all(self.allowed(column) is not None for column in range(self.dim))
 
+    @cached_property
+    def is_countable(self) -> bool:
+        """Whether all columns have finitely many values or steps, so that points can come again."""
+        stepped = self.columns.stepped
+        return all(self.allowed(dim) is not None or dim in stepped for dim in range(self.dim))
+
     @abstractmethod
     def contains(self, X: Tensor) -> Tensor:
         """Whether each point of ``X`` (``n x d``) is in the domain, exactly: bool ``n``."""

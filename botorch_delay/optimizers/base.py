@@ -84,6 +84,8 @@ class Optimizer(ReadableRun, ABC):
             try:
                 choice = self._choose()
                 point = self._domain.on_cpu[row_of(choice)] if choice.x is None else choice.x
+                if self._domain.columns.stepped:  # what is evaluated, and may come again
+                    point = self._domain.columns.rounded(point.unsqueeze(0)).squeeze(0)
                 data = {"x": point.tolist(), "point": choice.index}
                 data |= {"round": choice.round, "slot": choice.slot, **choice.data}
                 self._happen("asked", data=data, trial=len(self._ledger))

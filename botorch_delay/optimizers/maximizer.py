@@ -19,6 +19,7 @@ from botorch_delay.design.ascent import (
     nearby,
     tie_tolerance,
 )
+from botorch_delay.domains.columns import Columns
 from botorch_delay.domains.devices import generator_for, moved, sent_rows
 from botorch_delay.elimination.active_set import ActiveSet
 from botorch_delay.elimination.box_active_set import spread_points
@@ -263,7 +264,7 @@ class Maximizer:
         avoided = list(avoided)
         if not self._config.repeat_pending:
             avoided += model.running()
-        if self._domain.is_discrete and model.tells_all_at_once:
+        if self._domain.is_countable and model.tells_all_at_once:
             avoided = model.feasibility.tried()
         for keys, left_out in ((closed + avoided, fails), (closed, fails), (closed, None)):
             if not keys and inside is None and left_out is None and model.pool is None:
@@ -271,7 +272,7 @@ class Maximizer:
             taken = _hashes(model.points([key for key in keys if key < 0]))
             out = [] if left_out is None else [left_out]
             if len(taken):
-                out.append(partial(_are_among, taken))
+                out.append(partial(_are_among, taken, self._domain.columns))
             allowed = within & _none_of(out, pool)
             allowed[sent_rows([key for key in keys if key >= 0], allowed)] = False
             if model.pool is not None:
@@ -356,8 +357,8 @@ def _none_of(tests: Sequence[PointTest], X: Tensor) -> Tensor:
     return found
 
 
-def _are_among(hashes: Tensor, X: Tensor) -> Tensor:
-    return torch.isin(_hashes(X), hashes)
+def _are_among(hashes: Tensor, columns: Columns, X: Tensor) -> Tensor:
+    return torch.isin(_hashes(columns.rounded(X)), hashes)
 
 
 def _hashes(X: Tensor) -> Tensor:

@@ -79,14 +79,14 @@ class RandomOptimizer(Optimizer):
     def _next_on_box(self, number: int) -> Tensor:
         """The first point of the sequence from a number on that may be asked."""
         # Where a column is continuous no point comes twice.
-        closed = self._feasibility.unavailable() if self._domain.is_discrete else []
+        closed = self._feasibility.unavailable() if self._domain.is_countable else []
         taken = {tuple(self._feasibility.point(key).tolist()) for key in closed}
         first, start = divmod(number, BATCH)
         self._batches = {batch: kept for batch, kept in self._batches.items() if batch >= first}
         for batch in range(first, first + MOST_BATCHES):
             if batch not in self._batches:
                 points = quasi_random(self._domain, BATCH, self._config.seed, batch)
-                self._batches[batch] = points.tolist()
+                self._batches[batch] = self._domain.columns.rounded(points).tolist()
             for x in self._batches[batch][start:]:
                 if tuple(x) not in taken:
                     return torch.tensor(x, dtype=self._domain.like.dtype)
