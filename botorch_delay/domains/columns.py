@@ -114,7 +114,7 @@ class Columns:
     def rounded(self, X: Tensor) -> Tensor:
         """Points, ``n x d``, with values that stepped columns can have; slopes are unchanged."""
         for dim, p in self.stepped.items():
-            values = X.new_tensor([p.decode(number) for number in X[:, dim].tolist()])
+            values = X.new_tensor(p.rounded(X[:, dim].detach().cpu().double().numpy()))
             X = X.clone()
             X[:, dim] = values + (X[:, dim] - X[:, dim].detach())
         return X

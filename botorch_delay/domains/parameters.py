@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterable, Sequence
+from copy import deepcopy
 from dataclasses import KW_ONLY, dataclass, fields
 from functools import cached_property
 from typing import Any
@@ -24,6 +25,7 @@ from botorch_delay.exceptions import InputError, InputTypeError
 
 # A parameter with more values than this has a continuous column, and is rounded.
 MAX_LISTED = 1_000
+MAX_TABLE = 100_000  # of so many values a table is made, to round many numbers by
 ROUNDING = 1e-9  # numbers that differ by no more than this share of them are equal
 
 
@@ -64,6 +66,13 @@ class Parameter:
     def decode(self, number: float) -> Any:
         """The value for a column's number; the number itself if it stands for none."""
         return number
+
+    def rounded(self, numbers: np.ndarray) -> np.ndarray:
+        """The numbers of the nearest values, of numbers ``n`` of a continuous column: ``n``.
+
+        Those that stand for no value stay.
+        """
+        return np.array([self.decode(number) for number in numbers.tolist()], dtype=float)
 
     def encode(self, value: Any, name: str, *, outside: bool = False) -> float:
         """The column's number for a value; InputError, with the name, if it is not allowed.
@@ -151,6 +160,20 @@ class _Number(Parameter):
         low, high = self.bounds
         within = self.count > MAX_LISTED and low <= number <= high
         return nearest if within or self._is_close(number, nearest) else number
+
+    def rounded(self, numbers: np.ndarray) -> np.ndarray:
+        if self.count > MAX_TABLE:
+            return super().rounded(numbers)
+        values, middles = self._table
+        low, high = self.bounds
+        nearest = values[np.searchsorted(middles, numbers)]
+        return np.where((numbers >= low) & (numbers <= high), nearest, numbers)
+
+    @cached_property
+    def _table(self) -> tuple[np.ndarray, np.ndarray]:
+        """All values, and the middles between them."""
+        values = np.array(self.listed())
+        return values, (values[1:] + values[:-1]) / 2.0
 
     def encode(self, value: Any, name: str, *, outside: bool = False) -> float:
         number = self._check(value, name)
@@ -327,7 +350,7 @@ class Choice(Parameter):
         validation.flag(self.ordered, "ordered")
         validation.flag(self.log, "log")
         _check_unit(self.unit)
-        values = [v.item() if isinstance(v, np.generic) else v for v in self.values]
+        values = [v.item() if isinstance(v, np.generic) else deepcopy(v) for v in self.values]
         object.__setattr__(self, "values", tuple(values))
         if not values:
             raise InputError("A choice needs at least one value, got none.")
@@ -374,11 +397,12 @@ class Choice(Parameter):
         return f"one of {list(self.values)}"
 
     def decode(self, number: float) -> Any:
-        if number in self._value_of:
-            return self._value_of[number]
-        nearest = self._nearest(number)
-        is_other = self._numeric and not math.isclose(number, nearest, rel_tol=ROUNDING)
-        return number if is_other else self._value_of[nearest]
+        if number not in self._value_of:
+            nearest = self._nearest(number)
+            if self._numeric and not math.isclose(number, nearest, rel_tol=ROUNDING):
+                return number
+            number = nearest
+        return deepcopy(self._value_of[number])  # a list may be changed where it is used
 
     def _nearest(self, number: float) -> float:
         return min(self.column, key=lambda own: abs(own - number))

@@ -63,16 +63,20 @@ SEVERAL_RANGES = (
     "The completed trials have different ranges of {0}, each of which is drawn at random from now "
     "on. Pass search_space with the present ranges to DelaySampler; results outside still count."
 )
+NOT_IN_ALL = (
+    "Not all completed trials have {0}, drawn at random therefore. To choose that together with "
+    "the others pass search_space to DelaySampler, which may name conditional parameters as well."
+)
 NEVER_SUGGESTED = (
-    "No completed trial has all parameters of search_space; the last one lacks {0}. Trials whose "
-    "parameters are others are not used, and those not in search_space are drawn at random: give "
-    "search_space the names and distributions that the objective suggests."
+    "No completed trial has {0} of search_space. If the objective suggests that under conditions "
+    "only, it may still come; otherwise give search_space the names that the objective suggests, "
+    "as those that are not in it are drawn at random."
 )
 _STATES = {
     Theirs.RUNNING: TrialState.RUNNING,
     Theirs.COMPLETE: TrialState.COMPLETED,
     Theirs.FAIL: TrialState.FAILED,
-    Theirs.PRUNED: TrialState.ABANDONED,
+    Theirs.PRUNED: TrialState.FAILED,  # its place is not worth another trial
 }
 
 
@@ -81,12 +85,14 @@ class DelaySampler(BaseSampler):
 
     It works with any ``n_jobs``, with ``study.ask`` and ``study.tell``, and with many processes on
     one storage whose samplers have the same arguments; trials of other samplers count as results.
-    Running trials are pending points. The point of a failed trial may be asked again, at most
-    twice; that of a pruned one is free, and its value is not used. Where a regret bound needs their
-    answers, design points that were pruned or lost are asked again too.
+    Running trials are pending points. The point of a failed or pruned trial may be asked again, at
+    most twice, and places where more trials failed, or were pruned, than completed are left alone.
+    The values of pruned trials are not used. Where a regret bound needs their answers, design
+    points that were lost are asked again too.
 
     The parameters that all completed trials have (before the first result: that any trial has) are
-    chosen together. All others, such as conditional ones, and those that an enqueued trial leaves
+    chosen together, or those of ``search_space``, which may be conditional: where the objective
+    does not suggest one it makes no difference. Others, and those that an enqueued trial leaves
     open, are drawn at random.
 
     Args:
@@ -146,12 +152,15 @@ class DelaySampler(BaseSampler):
         if not (completed := _completed(study)):
             return None
         if self._search_space is not None:
-            lacking = self._search_space.keys() - completed[-1].distributions.keys()
-            fits = any(space.keys() <= trial.distributions.keys() for trial in completed)
-            return None if fits else NEVER_SUGGESTED.format(", ".join(sorted(lacking)))
-        if differing := _differing(completed, space):
-            return SEVERAL_RANGES.format(", ".join(differing))
-        return None if space else NONE_SHARED
+            unseen = space.keys() - {name for trial in completed for name in trial.distributions}
+            return NEVER_SUGGESTED.format(", ".join(sorted(unseen))) if unseen else None
+        left_out = sorted(_varying(completed[-1].distributions).keys() - space.keys())
+        in_all = [name for name in left_out if all(name in t.distributions for t in completed)]
+        if in_all:
+            return SEVERAL_RANGES.format(", ".join(in_all))
+        if not space:
+            return NONE_SHARED
+        return NOT_IN_ALL.format(", ".join(left_out)) if left_out else None
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
@@ -209,8 +218,9 @@ class DelaySampler(BaseSampler):
             tried: whether only parameters of trials with a result are recommended.
         """
         run = self._synced(study)
-        if self._search_space is not None and (warning := self._warning(study, self._search_space)):
-            raise NoAnswerError(warning)
+        names = run.domain.columns.parameters
+        if (completed := _completed(study)) and not any(names & t.params.keys() for t in completed):
+            raise NoAnswerError(NEVER_SUGGESTED.format(", ".join(names)))
         return run.recommend(tried=tried)
 
     def guarantee(self, study: Study) -> Guarantee:
@@ -345,17 +355,33 @@ class _StudyRun(EngineRun):
                 self.ended.add(trial.number)
             self.stopped_early |= trial.state is Theirs.PRUNED
             record, is_complete = self._record(trial), trial.state is Theirs.COMPLETE
-            if record is not None:
-                state = _STATES[trial.state]
-                if is_complete:
-                    asked = self.domain.params(self.point(record)).items()
-                    if any(trial.params.get(name) != value for name, value in asked):
-                        state = TrialState.ABANDONED  # something else was evaluated
-                elif trial.number in lost:
-                    state = TrialState.ABANDONED
-                yield self.past_ask(record, state, trial.values[0] if is_complete else None)
+            if record is not None and is_complete:
+                yield from self._answered(trial, record)
+            elif record is not None:
+                is_lost = trial.number in lost
+                yield self.past_ask(
+                    record, TrialState.ABANDONED if is_lost else _STATES[trial.state]
+                )
             elif is_complete:
                 yield self.past_result(trial.number, trial.params, trial.values[0])
+
+    def _answered(
+        self, trial: FrozenTrial, record: Mapping[str, Any]
+    ) -> Iterator[PastTrial | None]:
+        """A completed trial that was asked here.
+
+        Parameters that the objective did not suggest made no difference. If another value was
+        evaluated than asked for, as where a range depends on another parameter, that is a result
+        from elsewhere, and the point that was asked for counts as failed.
+        """
+        asked, value = self.domain.params(self.point(record)), trial.values[0]
+        suggested = {name: trial.params[name] for name in asked if name in trial.params}
+        if suggested and suggested.items() <= asked.items():
+            yield self.past_ask(record, TrialState.COMPLETED, value)
+            return
+        yield self.past_ask(record, TrialState.FAILED, reason="other values were evaluated")
+        if suggested:
+            yield self.past_result(-1 - trial.number, asked | suggested, value)
 
     def _record(self, trial: FrozenTrial) -> Mapping[str, Any] | None:
         """The record of a trial that was asked here."""
@@ -391,6 +417,13 @@ def _asking_before(trial: FrozenTrial, trials: Sequence[FrozenTrial], lost: set[
 
 
 def _parameter(name: str, distribution: BaseDistribution) -> Float | Int | Choice:
+    try:
+        return _translated(name, distribution)
+    except InputError as error:
+        raise type(error)(f"Parameter {name!r}: {error}") from error
+
+
+def _translated(name: str, distribution: BaseDistribution) -> Float | Int | Choice:
     if isinstance(distribution, CategoricalDistribution):
         return Choice(distribution.choices)
     if not isinstance(distribution, FloatDistribution | IntDistribution):
@@ -407,15 +440,6 @@ def _completed(study: Study) -> list[FrozenTrial]:
     """The trials with a result that can be used, which infinity cannot."""
     completed = study.get_trials(deepcopy=False, states=(Theirs.COMPLETE,))
     return [trial for trial in completed if math.isfinite(trial.values[0])]
-
-
-def _differing(
-    completed: Sequence[FrozenTrial], space: Mapping[str, BaseDistribution]
-) -> list[str]:
-    """The parameters of all completed trials that are left out since their ranges differ."""
-    last = completed[-1].distributions
-    left_out = sorted(name for name, d in last.items() if name not in space and not d.single())
-    return [name for name in left_out if all(name in t.distributions for t in completed)]
 
 
 def _varying(search_space: Mapping[str, BaseDistribution]) -> dict[str, BaseDistribution]:

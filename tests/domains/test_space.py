@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 from cases import scattered
+from gpytorch.kernels import RBFKernel
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -124,6 +125,48 @@ def test_long_lists_vary_freely_and_every_value_has_its_share():
     assert int(counts.min()) >= 38
     assert int(counts.max()) <= 41
     assert len(Space(n=Int(1, MAX_LISTED)).domain.discrete_dims[0]) == MAX_LISTED
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        Int(100, 1200),
+        Int(0, 5000, step=3),
+        Int(1, 10**6, log=True),  # too many for a table
+        Float(-1.0, 1.0, step=0.0003),
+        Float(1e-4, 1.0, log=True, round=4),
+    ],
+)
+def test_many_numbers_are_rounded_as_one_is(number):
+    low, high = number.bounds
+    inside = np.random.default_rng(0).uniform(low, high, 3000)  # not half way between two
+    rounded = number.rounded(inside)
+    assert rounded.tolist() == [number.decode(each) for each in inside.tolist()]
+    outside = number.rounded(np.array([low - 2.0, high + 2.0]))
+    assert outside.tolist() == [low - 2.0, high + 2.0]
+
+
+@pytest.mark.parametrize("kind", [bd.BPEDelayOptimizer, bd.RandomOptimizer])
+def test_exact_settings_do_not_come_twice_where_steps_are_many(kind):
+    space = bd.Space(rpm=Int(100, 1200))
+    opt = kind(space, horizon=24, exact=True)
+    opt.attach([{"rpm": rpm} for rpm in (640, 700, 760)], [-0.0144, 0.0, -0.0144])
+    for _ in range(6):
+        for trial in opt.ask(4):
+            opt.tell(trial, -(((trial.params["rpm"] - 700) / 500) ** 2))
+    asked = [trial.params["rpm"] for trial in opt.trials]
+    assert len({*asked, 640, 700, 760}) == 27
+    assert [trial.x.item() for trial in opt.trials] == asked  # what is modelled is evaluated
+
+
+def test_a_design_on_many_steps_is_of_values():
+    space = bd.Space(a=Int(0, 2000), b=Float(0.0, 1.0))
+    kernel = RBFKernel(ard_num_dims=2).double()
+    kernel.lengthscale = torch.tensor([[400.0, 0.2]], dtype=torch.double)
+    opt = bd.BPEDelayOptimizer(space, 30, covar_module=kernel, noise_var=1e-2, exploit=None)
+    for trial in opt.ask(12):
+        assert trial.x[0] == trial.params["a"]
+        opt.tell(trial, 0.1)
 
 
 def test_categories_may_be_of_many_types():
@@ -493,6 +536,19 @@ def test_choices_of_numpy_are_plain_values(tmp_path):
     opt.tell(opt.ask(), 1.0)
     opt.save(tmp_path / "study.db")
     assert bd.load(tmp_path / "study.db").domain.columns.parameters["n"].values == (1, 2, 3)
+
+
+def test_a_list_that_is_changed_where_it_is_used_changes_no_choice():
+    own = [[32], {"layers": [64]}]
+    space = bd.Space(hidden=bd.Choice(own))
+    own[0].append(1)
+    opt = bd.BPEDelayOptimizer(space, 10)
+    trials = opt.ask(2)
+    for trial in trials:
+        hidden = trial.params["hidden"]
+        (hidden if isinstance(hidden, list) else hidden["layers"]).append(10)
+    assert space.parameters["hidden"].values == ([32], {"layers": [64]})
+    assert all(trial.params["hidden"] in ([32], {"layers": [64]}) for trial in trials)
 
 
 def test_choices_come_back_from_a_file_as_they_were(tmp_path):

@@ -545,9 +545,67 @@ def test_a_search_space_of_other_parameters_is_told(caplog):
     study.optimize(
         lambda trial: trial.suggest_float("rate", 0, 1) + trial.suggest_float("dept", 0, 1), 4
     )
-    assert caplog.text.count("No completed trial has all parameters of search_space") == 1
-    with pytest.raises(NoAnswerError, match="the last one lacks depth"):
-        study.sampler.recommend(study)
+    assert caplog.text.count("No completed trial has depth of search_space") == 1
+    other = make_study(DelaySampler(search_space=meant))
+    other.optimize(lambda trial: trial.suggest_float("dept", 0, 1), 4)
+    with pytest.raises(NoAnswerError, match="No completed trial has depth, rate of search_space"):
+        other.sampler.recommend(other)
+
+
+def test_conditional_parameters_may_be_in_the_search_space():
+    def objective(trial):
+        kind, rate = trial.suggest_categorical("kind", ["a", "b"]), trial.suggest_float("x", 0, 1)
+        if kind == "b":
+            return 1.0 + (rate - 0.3) ** 2 + (trial.suggest_float("y", 0, 1) - 0.9) ** 2
+        return (rate - 0.6) ** 2
+
+    space = {**PLANE, "kind": CategoricalDistribution(["a", "b"])}
+    study = make_study(DelaySampler(search_space=space))
+    study.optimize(objective, 16)
+    trials = study.sampler.optimizer(study).trials
+    assert [trial.value for trial in trials] == [trial.value for trial in study.trials]
+    assert study.sampler.recommend(study)["kind"] == "a"
+
+
+def test_what_was_evaluated_in_the_place_of_the_asked_values_is_a_result():
+    def objective(trial):
+        depth = trial.suggest_int("depth", 1, 8)
+        return depth - trial.suggest_int("width", 8, 256 // depth) / 256
+
+    space = {"depth": IntDistribution(1, 8), "width": IntDistribution(8, 256)}
+    study = make_study(DelaySampler(search_space=space))
+    study.optimize(objective, 12)
+    optimizer = study.sampler.optimizer(study)
+    values = {trial.value for trial in optimizer.trials} | {r.value for r in optimizer.attached}
+    assert values - {None} == {trial.value for trial in study.trials}
+    failed = [trial for trial in optimizer.trials if trial.state is bd.TrialState.FAILED]
+    assert len(failed) == len(optimizer.attached) > 0
+    assert failed[0].reason == "other values were evaluated"
+
+
+def test_a_pruned_point_is_not_asked_for_ever():
+    def objective(trial):
+        if trial.suggest_float("x", 0, 1) > 0.5:
+            raise optuna.TrialPruned
+        return -trial.params["x"] - trial.suggest_float("y", 0, 1)
+
+    study = make_study(DelaySampler(search_space=PLANE))
+    study.optimize(objective, 20)
+    assert len(set(asked_points(study))) >= 18
+
+
+def test_a_parameter_that_cannot_be_translated_is_named():
+    study = make_study(DelaySampler())
+    study.optimize(lambda trial: float(trial.suggest_int("number", 0, 2**62)), 1)
+    with pytest.raises(InputError, match="Parameter 'number': high must be at most"):
+        study.optimize(lambda trial: float(trial.suggest_int("number", 0, 2**62)), 1)
+
+
+def test_a_parameter_that_comes_later_is_told(caplog):
+    study = make_study(DelaySampler())
+    study.optimize(lambda trial: trial.suggest_float("x", 0, 1), 3)
+    study.optimize(lambda t: t.suggest_float("x", 0, 1) + t.suggest_float("y", 0, 1), 3)
+    assert caplog.text.count("Not all completed trials have y, drawn at random therefore") == 1
 
 
 def test_a_trial_whose_result_cannot_be_used_does_not_restrict_the_search_space():
