@@ -64,6 +64,8 @@ class OpenRound:
     active: ActiveSet
     statuses: dict[int, PointStatus]  # of points that may not be asked
     needs_all: bool = field(default=False, kw_only=True)
+    # Points that count in the design although they have no slot, as their values are known.
+    known: tuple[int, ...] = field(default=(), kw_only=True)
     slots: list[Slot] = field(default_factory=list, init=False)
     asks: int = field(default=0, init=False)
     # Asks made once the first q_r design points had been asked, while the next one had to wait, or
@@ -249,6 +251,7 @@ class OpenRound:
             inside = self.active.has
             picks = [slot.key for slot in self.slots if not self.is_given_up(slot)]
             known = {k for k, status in self.statuses.items() if status is PointStatus.KNOWN}
+            known.update(self.known)
             picks = sorted(known.difference(picks), key=abs) + picks  # as they were met
             in_set = filter(inside, picks)
             self.design = self.active.design(self.surrogate, self.number, in_set)

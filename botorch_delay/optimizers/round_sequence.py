@@ -15,7 +15,7 @@ from botorch_delay.elimination.closing import close_round
 from botorch_delay.elimination.open_round import NO_SLOT, WAITING_SLOT, OpenRound, Outstanding
 from botorch_delay.elimination.rounds import Departure, RoundRecord
 from botorch_delay.exceptions import EmptyDomainError, NoAnswerError, StorageError
-from botorch_delay.gp.surrogate import Surrogate
+from botorch_delay.gp.surrogate import MANY_ANSWERS, Surrogate
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.empirical_delay import EmpiricalDelay
 from botorch_delay.history.events import Event
@@ -372,9 +372,19 @@ class RoundSequence(TrialObserver):
         size = self.round_rule.design_size(number, previous_size)
         length = self.round_rule.length(size, len(self._ledger))
         statuses = {key: self._feasibility.status(key) for key in self._feasibility.unavailable()}
-        surrogate, needs_all = self._fitting.surrogate, self.needs_all
+        # Of many results some, to bound the time that a design takes. With a given kernel a claim
+        # rests on what the design's own points tell.
+        attached = self._ledger.attached if self._config.learned else []
+        known = [self._feasibility.key(result) for result in attached]
         return OpenRound(
-            number, size, length, surrogate, self.active, statuses, needs_all=needs_all
+            number,
+            size,
+            length,
+            self._fitting.surrogate,
+            self.active,
+            statuses,
+            needs_all=self.needs_all,
+            known=tuple(known[:: len(known) // MANY_ANSWERS + 1]),
         )
 
     def _update_status(self, key: int) -> None:
