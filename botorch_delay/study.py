@@ -31,7 +31,7 @@ import os
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime, timedelta
@@ -47,8 +47,8 @@ from botorch_delay import validation
 from botorch_delay.domains.domain import Domain
 from botorch_delay.domains.parameters import Choice, Float, Int, Parameter
 from botorch_delay.domains.space import MAX_ARMS, Space
-from botorch_delay.domains.tables import read_rows, read_text
-from botorch_delay.domains.values import as_number, text_of, value_of
+from botorch_delay.domains.tables import read_table, read_text
+from botorch_delay.domains.values import as_number, text_of, value_of, with_point
 from botorch_delay.exceptions import InputError, NoAnswerError
 from botorch_delay.history.point_status import MAX_FAILURES, PointStatus
 from botorch_delay.history.trials import Attached, Trial, TrialState
@@ -347,15 +347,18 @@ def _format_amendments(study: Mapping[str, Any]) -> list[str]:
     return [f"{what} ({reason})" if reason else what for what, reason in amended]
 
 
-def read_number(text: str, what: str) -> float:
-    """The finite number in a text; InputError, with a hint if it has a decimal comma."""
-    number = as_number(text)
+def read_number(text: str, what: str, *, comma: bool = False) -> float:
+    """The finite number in a text; InputError, with a hint if it has a decimal comma.
+
+    If ``comma`` it may have one.
+    """
+    number = as_number(with_point(text) if comma else text)
     if number is not None and math.isfinite(number):
         return number
     if number is not None:
         advice = "If the evaluation failed, run fail ID, or correct ID none if it was told a result"
         must = f"be finite, got {text}. {advice}"
-    elif (point := as_number(text.replace(",", "."))) is not None:
+    elif (point := as_number(with_point(text))) is not None:
         must = f"have a decimal point and no commas, such as {point:.12g}; got {text}"
     else:
         must = f"be a number, got {text!r}"
@@ -379,11 +382,11 @@ def params_of(domain: Domain, settings: Sequence[str]) -> dict[str, Any]:
     return values
 
 
-def _value(domain: Domain, name: str, text: str) -> Any:
+def _value(domain: Domain, name: str, text: str, *, comma: bool = False) -> Any:
     """The value of a parameter from its text, allowed or not."""
     parameter = domain.columns.parameters.get(name)
     listed = parameter.values if isinstance(parameter, Choice) else ()
-    value = value_of(text, listed)
+    value = value_of(text, listed, comma=comma)
     if isinstance(value, str) and parameter and all(type(v) in (int, float) for v in listed):
         return read_number(text, name)  # raises, and says what is wrong
     return value
@@ -401,7 +404,7 @@ def write_results(optimizer: Optimizer, path: Path) -> int:
     parameters = table_columns(optimizer.domain).values()
     columns = ["trial", *parameters, *TABLE_COLUMNS[1:]]
     if path.exists():
-        _, header = next(read_rows(path), (0, []))
+        header = read_table(path).header
         if header and not set(columns).issubset(header):
             raise InputError(
                 f"{path} exists and is not a table of this study's results; it was left as it is. "
@@ -437,14 +440,15 @@ def import_results(optimizer: Optimizer, path: Path) -> tuple[int, int]:
     domain, columns = optimizer.domain, table_columns(optimizer.domain)
     results: list[tuple[dict[str, Any], Tensor, float]] = []
     wrong: list[str] = []
-    for line, cells in _rows(path, [*columns.values(), "value"]):
-        if not cells["value"] and cells.get("state") in _WITHOUT_VALUE:
+    rows, comma = _rows(path, [*columns.values(), "value"])
+    for line, cells in rows:
+        if not cells["value"].strip() and cells.get("state", "").strip() in _WITHOUT_VALUE:
             continue
         try:
-            params = {name: _value(domain, name, cells[c]) for name, c in columns.items()}
+            params = {n: _value(domain, n, cells[c], comma=comma) for n, c in columns.items()}
             x = domain.point(params, outside=True)
             domain.check_logarithms(x.unsqueeze(0), "settings")
-            results.append((params, x, read_number(cells["value"], "value")))
+            results.append((params, x, read_number(cells["value"], "value", comma=comma)))
         except InputError as error:
             wrong.append(f"line {line}: {error}")
     if wrong:
@@ -465,10 +469,9 @@ def import_results(optimizer: Optimizer, path: Path) -> tuple[int, int]:
     return len(new), len(results) - len(new)
 
 
-def _rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """Line numbers and cells by column of the rows of a CSV file."""
-    rows = read_rows(path)
-    _, header = next(rows, (0, []))
+def _rows(path: Path, needed: Sequence[str]) -> tuple[list[tuple[int, dict[str, str]]], bool]:
+    """Line numbers and cells by column of a CSV file; whether numbers may have decimal commas."""
+    header, rows, comma = read_table(path)
     for name in needed:
         if header.count(name) != 1:
             raise InputError(
@@ -480,4 +483,4 @@ def _rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[int, dict[str, st
             raise InputError(
                 f"{path}, line {line}: expected {len(header)} cells, got {len(cells)}."
             )
-        yield line, dict(zip_longest(header, cells, fillvalue=""))
+    return [(line, dict(zip_longest(header, cells, fillvalue=""))) for line, cells in rows], comma

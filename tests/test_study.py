@@ -765,6 +765,32 @@ def test_a_table_with_a_choice_of_none_is_read_again(tmp_path):
     assert [opt.domain.params(own.x) for own in fresh.attached] == [t.params for t in opt.trials]
 
 
+def test_values_that_look_like_numbers_or_end_in_spaces_are_read_again(tmp_path):
+    isomers = bd.Choice(["1,2", "1.2", "1,3", "007", "7", 7.5])
+    spaced = bd.Choice(["a ", "b", "c", " c", "d "])
+    opt = bd.RandomOptimizer(bd.Space(isomer=isomers, label=spaced))
+    for trial in opt.ask(60):
+        opt.tell(trial, float(trial.id))
+    path = tmp_path / "results.csv"
+    write_results(opt, path)
+    rows = list(csv.reader(path.read_text().splitlines()))
+    with path.open("w", newline="") as file:  # as spreadsheets with decimal commas do
+        csv.writer(file, delimiter=";").writerows(rows)
+    fresh = bd.RandomOptimizer(opt.domain)
+    assert import_results(fresh, path) == (60, 0)
+    assert [opt.domain.params(own.x) for own in fresh.attached] == [t.params for t in opt.trials]
+    path.write_text("isomer;label;value\n7,5;a;0,5\n1.3;b;1\n")
+    with pytest.raises(InputError, match=r"nothing was attached. line 3: isomer must be one of"):
+        import_results(fresh, path)
+    path.write_text("isomer;label;value\n7,5;a;0,5\n")
+    assert import_results(fresh, path) == (1, 0)
+    assert fresh.domain.params(fresh.attached[-1].x) == {"isomer": 7.5, "label": "a "}
+    ambiguous = bd.RandomOptimizer(bd.Space(label=bd.Choice(["a ", " a"])))
+    path.write_text("label,value\na,1\n")
+    with pytest.raises(InputError, match="label must be one of"):
+        import_results(ambiguous, path)
+
+
 def test_what_was_taken_back_or_corrected_is_not_imported_again(tmp_path):
     opt = bd.RandomOptimizer(bd.Space(dose=bd.Float(0, 1)))
     for trial in opt.ask(3):
