@@ -227,7 +227,7 @@ def _add_file_commands(on_study: Callable[..., _Parser]) -> None:
     """Add the commands that read or write another file beside the study's."""
     text = "write every trial and attached result to a CSV file"
     export = on_study("export", _export, text, edits=False)
-    text = "attach the results in a CSV file with a column for each parameter and one for the value"
+    text = "take the results in a CSV file with a column for each parameter and one for the value"
     for table in (export, on_study("import", _import, text)):
         table.add_argument("table", type=Path, help="a .csv file")
     plot = on_study("plot", _plot, "draw the results so far to a PNG file", edits=False)
@@ -416,11 +416,12 @@ def _finish(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:
 
 
 def _import(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:
-    new, known = study.import_results(opt, arguments.table)
-    text = f"{new} results attached"
+    told, new, known = study.import_results(opt, arguments.table)
+    text = f"{told} results of running trials told, " if told else ""
+    text += f"{new} results attached"
     if known:
         text += f"; {known} others were left out: the study has them already"
-    return {"attached": new, "known": known}, text
+    return {"told": told, "attached": new, "known": known}, text
 
 
 def _show(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:

@@ -41,7 +41,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.domains.domain import Domain
@@ -428,18 +427,24 @@ def _cell(value: Any) -> Any:
     return str(value).lower() if isinstance(value, bool) else value
 
 
-def import_results(optimizer: Optimizer, path: Path) -> tuple[int, int]:
-    """Attach the results in a CSV file, all or none; the numbers of new and of known results.
+def import_results(optimizer: Optimizer, path: Path) -> tuple[int, int, int]:
+    """Take the results in a CSV file, all or none; how many were told, attached, and known.
 
     Its header must have a column for each parameter and one for the value; others are ignored.
     Separators are commas, semicolons or tabs; with the latter two, numbers may have decimal commas.
-    Trials without a value, as ``write_results`` writes them, are skipped, and so are results that
-    the study has already, as often as it has them, or had before they were taken back or corrected.
+    A row with the number of a running trial and its settings, as ``write_results`` writes them, is
+    told; others are attached. Trials without a value are skipped, and so are results that the study
+    has already, as often as it has them, or had before they were taken back or corrected.
     """
     path = Path(path)
     domain, columns = optimizer.domain, table_columns(optimizer.domain)
-    results: list[tuple[dict[str, Any], Tensor, float]] = []
-    wrong: list[str] = []
+    trials = {str(trial.id): trial for trial in optimizer.trials}
+    has: list[Trial | Attached] = [*trials.values(), *optimizer.attached, *optimizer.detached]
+    there = Counter((*own.x.tolist(), own.value) for own in has)
+    there.update((*t.x.tolist(), said.value) for t in trials.values() for said in t.corrections)
+    told: dict[int, float] = {}
+    new: list[tuple[dict[str, Any], float]] = []
+    known, wrong = 0, []
     rows, comma = _rows(path, [*columns.values(), "value"])
     for line, cells in rows:
         if not cells["value"].strip() and cells.get("state", "").strip() in _WITHOUT_VALUE:
@@ -448,25 +453,29 @@ def import_results(optimizer: Optimizer, path: Path) -> tuple[int, int]:
             params = {n: _value(domain, n, cells[c], comma=comma) for n, c in columns.items()}
             x = domain.point(params, outside=True)
             domain.check_logarithms(x.unsqueeze(0), "settings")
-            results.append((params, x, read_number(cells["value"], "value", comma=comma)))
+            value = read_number(cells["value"], "value", comma=comma)
         except InputError as error:
             wrong.append(f"line {line}: {error}")
-    if wrong:
-        more = f" and {len(wrong) - MAX_LISTED} more" if len(wrong) > MAX_LISTED else ""
-        raise InputError(f"{path}, nothing was attached. {' '.join(wrong[:MAX_LISTED])}{more}")
-    has: list[Trial | Attached] = [*optimizer.trials, *optimizer.attached, *optimizer.detached]
-    known = [(*result.x.tolist(), result.value) for result in has]
-    for trial in optimizer.trials:
-        known += [(*trial.x.tolist(), before.value) for before in trial.corrections]
-    there = Counter(known)
-    new = []
-    for params, x, value in results:
+            continue
+        trial = trials.get(cells.get("trial", "").strip())
+        if trial and domain.words(trial.x) == domain.words(x):  # and no other study's
+            x = trial.x  # which a spreadsheet may have rounded
+            if trial.state is TrialState.RUNNING and trial.id not in told:
+                told[trial.id] = value
+                continue
         there[key := (*x.tolist(), value)] -= 1
         if there[key] < 0:
             new.append((params, value))
+        else:
+            known += 1
+    if wrong:
+        more = f" and {len(wrong) - MAX_LISTED} more" if len(wrong) > MAX_LISTED else ""
+        raise InputError(f"{path}, nothing was taken. {' '.join(wrong[:MAX_LISTED])}{more}")
     if new:
         optimizer.attach([params for params, _ in new], [value for _, value in new])
-    return len(new), len(results) - len(new)
+    for number, value in told.items():
+        optimizer.tell(number, value)
+    return len(told), len(new), known
 
 
 def _rows(path: Path, needed: Sequence[str]) -> tuple[list[tuple[int, dict[str, str]]], bool]:

@@ -156,6 +156,7 @@ def test_tables_of_spreadsheets_are_read(study, tmp_path):
     text = "\ufeffdose;operator;temperature;value\n0,1;Ana;20;-1,5\n;;;\n1;Bo;30;2\n1;Bo;30;2\n"
     (tmp_path / "in.csv").write_text(text, encoding="utf-8")
     assert json.loads(study("import", "study.db", "in.csv", "--json")[1]) == {
+        "told": 0,
         "attached": 3,
         "known": 0,
     }
@@ -173,7 +174,7 @@ def test_tables_of_spreadsheets_are_read(study, tmp_path):
         (
             "temperature,dose,value\n20,1,1\n30,x,2\n30,1,\n30,-1,2",
             [
-                *("nothing was attached", "line 3: dose must be a number, got 'x'"),
+                *("nothing was taken", "line 3: dose must be a number, got 'x'"),
                 *("line 4: value", "line 5", "above 0"),
             ],
         ),
@@ -761,7 +762,7 @@ def test_a_table_with_a_choice_of_none_is_read_again(tmp_path):
     assert len({str(trial.params) for trial in opt.trials}) == 7
     write_results(opt, tmp_path / "results.csv")
     fresh = bd.RandomOptimizer(opt.domain)
-    assert import_results(fresh, tmp_path / "results.csv") == (20, 0)
+    assert import_results(fresh, tmp_path / "results.csv") == (0, 20, 0)
     assert [opt.domain.params(own.x) for own in fresh.attached] == [t.params for t in opt.trials]
 
 
@@ -777,18 +778,64 @@ def test_values_that_look_like_numbers_or_end_in_spaces_are_read_again(tmp_path)
     with path.open("w", newline="") as file:  # as spreadsheets with decimal commas do
         csv.writer(file, delimiter=";").writerows(rows)
     fresh = bd.RandomOptimizer(opt.domain)
-    assert import_results(fresh, path) == (60, 0)
+    assert import_results(fresh, path) == (0, 60, 0)
     assert [opt.domain.params(own.x) for own in fresh.attached] == [t.params for t in opt.trials]
     path.write_text("isomer;label;value\n7,5;a;0,5\n1.3;b;1\n")
-    with pytest.raises(InputError, match=r"nothing was attached. line 3: isomer must be one of"):
+    with pytest.raises(InputError, match=r"nothing was taken. line 3: isomer must be one of"):
         import_results(fresh, path)
     path.write_text("isomer;label;value\n7,5;a;0,5\n")
-    assert import_results(fresh, path) == (1, 0)
+    assert import_results(fresh, path) == (0, 1, 0)
     assert fresh.domain.params(fresh.attached[-1].x) == {"isomer": 7.5, "label": "a "}
     ambiguous = bd.RandomOptimizer(bd.Space(label=bd.Choice(["a ", " a"])))
     path.write_text("label,value\na,1\n")
     with pytest.raises(InputError, match="label must be one of"):
         import_results(ambiguous, path)
+
+
+def test_results_filled_in_for_running_trials_are_told(study, tmp_path):
+    dose = "[parameters.dose]\nlow = 1e-3\nhigh = 1.0\nlog = true"
+    heat = "[parameters.heat]\nlow = 0.0\nhigh = 1.0"
+    (tmp_path / "box.toml").write_text(f"{heat}\n{dose}")
+    for name in ("one.db", "other.db"):
+        study("init", name, "--space", "box.toml", "--horizon", 9, "--seed", len(name))
+    with bd.editing("one.db") as opt:
+        opt.ask(4)
+        opt.tell(3, 3.0)
+    with bd.editing("other.db") as opt:
+        opt.attach({"heat": 0.5, "dose": 0.5}, 1.0)
+        opt.ask(4)
+        for trial in (0, 1):
+            opt.tell(trial, 0.0)
+    study("export", "one.db", "out.csv")
+    rows = list(csv.DictReader((tmp_path / "out.csv").read_text().splitlines()))
+    rows[0]["value"], rows[1]["value"], rows[2]["value"] = "0.5", "1.5", "2.5"
+    rows[1]["heat"] = f"{float(rows[1]['heat']):.6g}"  # as spreadsheets show it
+    rows[2]["heat"] = "0.123"  # another setting was tried
+
+    def write(rows):
+        with (tmp_path / "filled.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, rows[0].keys())
+            writer.writeheader()
+            writer.writerows(rows)
+
+    write([rows[0], rows[1], {**rows[2], "value": "x"}])
+    code, _, (message,) = study("import", "one.db", "filled.csv")
+    assert code == 2
+    assert "nothing was taken. line 4" in message
+    assert len(bd.load("one.db").pending) == 3
+    write(rows)
+    out = study("import", "one.db", "filled.csv")[1]
+    left_out = "; 1 others were left out: the study has them already\n"
+    assert out == f"2 results of running trials told, 1 results attached{left_out}"
+    opt = bd.load("one.db")
+    assert [trial.value for trial in opt.trials] == [0.5, 1.5, None, 3.0]
+    assert [result.value for result in opt.attached] == [2.5]
+    # Again: all is known, the one with rounded settings, too.
+    again = json.loads(study("import", "one.db", "filled.csv", "--json")[1])
+    assert again == {"told": 0, "attached": 0, "known": 4}
+    # In another study trials 2 and 3 run with other settings.
+    assert study("import", "other.db", "filled.csv")[1] == "4 results attached\n"
+    assert [trial.id for trial in bd.load("other.db").pending] == [2, 3]
 
 
 def test_what_was_taken_back_or_corrected_is_not_imported_again(tmp_path):
@@ -800,7 +847,7 @@ def test_what_was_taken_back_or_corrected_is_not_imported_again(tmp_path):
     opt.detach(0)
     opt.correct(1, 1.5)
     opt.correct(2, None)
-    assert import_results(opt, tmp_path / "results.csv") == (0, 4)
+    assert import_results(opt, tmp_path / "results.csv") == (0, 0, 4)
     assert opt.attached == []
 
 
@@ -817,7 +864,7 @@ def test_no_table_of_somebody_else_is_replaced(tmp_path):
         write_results(opt, other)
     assert other.read_text() == "dose,value\n0.5,1_5\n"
     fresh = bd.BPEDelayOptimizer(opt.domain, 10)
-    assert import_results(fresh, path) == (4, 0)
+    assert import_results(fresh, path) == (0, 4, 0)
     other.write_text("dose,c,value\n0.5,d,1_5\n")
     with pytest.raises(InputError, match="value must be a number, got '1_5'"):
         import_results(fresh, other)
