@@ -394,7 +394,7 @@ def _value(domain: Domain, name: str, text: str, *, comma: bool = False) -> Any:
 def write_results(optimizer: Optimizer, path: Path) -> int:
     """Write every trial and attached result to a CSV file, and return their number.
 
-    An existing file is replaced only if it is empty or has the columns of such a table.
+    An existing file is replaced only if it is empty or has the columns of such a table and no more.
     """
     path = Path(path)
     if path.suffix.lower() != ".csv":
@@ -402,13 +402,14 @@ def write_results(optimizer: Optimizer, path: Path) -> int:
     rows = optimizer.table()
     parameters = table_columns(optimizer.domain).values()
     columns = ["trial", *parameters, *TABLE_COLUMNS[1:]]
-    if path.exists():
-        header = read_table(path).header
-        if header and not set(columns).issubset(header):
-            raise InputError(
-                f"{path} exists and is not a table of this study's results; it was left as it is. "
-                "Choose another name."
-            )
+    header = read_table(path).header if path.exists() else []
+    odd = [f"it has no {name!r}" for name in columns if name not in header]
+    odd += [f"its column {name!r} would be lost" for name in header if name not in columns]
+    if header and odd:
+        raise InputError(
+            f"{path} exists and is not a table of this study's results alone: {odd[0]}; it was "
+            "left as it is. Choose another name."
+        )
     try:
         with path.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, columns)

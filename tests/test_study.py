@@ -863,6 +863,12 @@ def test_no_table_of_somebody_else_is_replaced(tmp_path):
     with pytest.raises(InputError, match="not a table of this study's results"):
         write_results(opt, other)
     assert other.read_text() == "dose,value\n0.5,1_5\n"
+    header, *rows = path.read_text().splitlines()
+    annotated = "\n".join([f"{header},remark", *(f"{row},seen" for row in rows)])
+    other.write_text(annotated)
+    with pytest.raises(InputError, match="its column 'remark' would be lost; it was left as it is"):
+        write_results(opt, other)
+    assert other.read_text() == annotated
     fresh = bd.BPEDelayOptimizer(opt.domain, 10)
     assert import_results(fresh, path) == (0, 4, 0)
     other.write_text("dose,c,value\n0.5,d,1_5\n")
