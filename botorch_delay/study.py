@@ -36,7 +36,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from functools import partial
-from itertools import zip_longest
+from itertools import takewhile, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ from botorch_delay.domains.space import MAX_ARMS, Space
 from botorch_delay.domains.tables import read_table, read_text
 from botorch_delay.domains.values import as_number, text_of, value_of, with_point
 from botorch_delay.exceptions import InputError, NoAnswerError
-from botorch_delay.history.point_status import MAX_FAILURES, PointStatus
+from botorch_delay.history.point_status import MAX_FAILURES
 from botorch_delay.history.trials import Attached, Trial, TrialState
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.bpe import BPEDelayOptimizer
@@ -257,10 +257,13 @@ def format_settled(optimizer: Optimizer, trial: Trial) -> str:
             f"trial {trial.id} is given up, at {words}; {out}\n"
             "its settings may be asked again; if its result comes after all, tell it"
         )
-    status = optimizer._feasibility.status(optimizer._feasibility.key(trial))
-    back = "its settings may be asked again, at most twice more in a row without a result"
-    if status is PointStatus.INFEASIBLE:
-        back = f"its settings have failed {MAX_FAILURES} times and are not asked any more"
+    tries = optimizer._feasibility.trials(optimizer._feasibility.key(trial))
+    since = takewhile(lambda one: one.state is not TrialState.COMPLETED, reversed(tries))
+    left = MAX_FAILURES - sum(one.state is TrialState.FAILED for one in since)
+    back = f"its settings have failed {MAX_FAILURES} times and are not asked any more"
+    if left > 0:
+        often = {1: "once more", 2: "twice more"}.get(left, f"{left} times")
+        back = f"its settings may be asked again, at most {often} in a row without a result"
     return f"trial {trial.id} failed, at {words}; {out}\n{back}"
 
 

@@ -114,8 +114,8 @@ def test_fail_says_whether_the_settings_come_back(study):
     with bd.editing("study.db") as opt:
         opt.ask(2)  # a design point, and one that is none
     assert "may be asked again" in study("fail", "study.db", 1)[1]
-    for trial in (0, 2):
-        assert "may be asked again" in study("fail", "study.db", trial)[1]
+    for trial, left in ((0, "at most twice more in a row"), (2, "at most once more in a row")):
+        assert f"may be asked again, {left} without a result" in study("fail", "study.db", trial)[1]
         with bd.editing("study.db") as opt:
             assert torch.equal(opt.ask().x, opt.trials[0].x)
     assert "failed 3 times and are not asked any more" in study("fail", "study.db", 3)[1]
