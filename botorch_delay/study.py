@@ -337,7 +337,9 @@ def format_study(study: Mapping[str, Any]) -> str:
 def _format_amendments(study: Mapping[str, Any]) -> list[str]:
     """Lines for failed and corrected trials, and for attached results that were taken back."""
     failed = [trial for trial in study["trials"] if trial["state"] == "failed"]
-    amended = [(f"trial {trial['id']} failed", trial["reason"]) for trial in failed[-MAX_LISTED:]]
+    more = len(failed) - MAX_LISTED
+    amended = [(f"{more} other trials failed before; export lists them", "")] if more > 0 else []
+    amended += [(f"trial {trial['id']} failed", trial["reason"]) for trial in failed[-MAX_LISTED:]]
     for trial in study["trials"]:
         for said in trial["corrections"]:
             why = said["failure"] and f" ({said['failure']})"
@@ -350,10 +352,7 @@ def _format_amendments(study: Mapping[str, Any]) -> list[str]:
 
 
 def read_number(text: str, what: str, *, comma: bool = False) -> float:
-    """The finite number in a text; InputError, with a hint if it has a decimal comma.
-
-    If ``comma`` it may have one.
-    """
+    """The finite number in a text; InputError, with a hint at a decimal comma unless ``comma``."""
     number = as_number(with_point(text) if comma else text)
     if number is not None and math.isfinite(number):
         return number

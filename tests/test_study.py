@@ -289,6 +289,18 @@ def test_slips_are_corrected_and_taken_back(study):
     assert rows == [("completed", 0.42, 42.0, None), ("failed", None, None, "mixed up")]
 
 
+def test_show_says_how_many_failures_it_leaves_out(study):
+    with bd.editing("study.db") as opt:
+        for trial in opt.ask(11)[:8]:
+            opt.mark_failed(trial, "spilled")
+    assert "other trials failed before" not in study("show", "study.db")[1]
+    with bd.editing("study.db") as opt:
+        for trial in opt.pending:
+            opt.mark_failed(trial)
+    out = study("show", "study.db")[1]
+    assert "\n3 other trials failed before; export lists them\ntrial 3 failed (spilled)\n" in out
+
+
 def test_more_trials_are_planned(study):
     assert study("extend", "study.db", 20)[1].startswith("20 trials are planned now")
     assert bd.load("study.db").horizon == 20
