@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import re
+import shlex
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -36,7 +37,7 @@ _SUITES = {
 
 # Calls in messages of the library, and the commands with other names.
 _CALL = re.compile(
-    r"(?:opt\.)?\b(attach|correct|extend|tell|mark_failed|mark_abandoned|recommend)\(([^()]*)\)"
+    r"(?:opt\.)?\b(attach|correct|detach|extend|tell|mark_failed|mark_abandoned|recommend)\(([^()]*)\)"
 )
 _COMMANDS = {"mark_failed": "fail", "mark_abandoned": "abandon", "recommend": "show"}
 
@@ -56,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     shown = warnings.showwarning
-    study = getattr(arguments, "study", "STUDY")
+    study = shlex.quote(str(getattr(arguments, "study", "STUDY")))
     warnings.showwarning = lambda said, *_: _complain(_in_commands(f"warning: {said}", study))
     try:
         arguments.command(arguments)
@@ -83,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         warnings.showwarning = shown
 
 
-def _in_commands(message: str, study: Path | str) -> str:
+def _in_commands(message: str, study: str) -> str:
     """A message of the library with the calls that it names replaced by commands."""
 
     def command(call: re.Match[str]) -> str:
@@ -238,7 +239,7 @@ def _study(text: str) -> Path:
     if text.lower().endswith(".toml"):
         raise argparse.ArgumentTypeError(
             f"{text} describes a space and is no study; make one with botorch-delay init STUDY "
-            f"--space {text} --horizon N"
+            f"--space {shlex.quote(text)} --horizon N"
         )
     return Path(text)
 
@@ -336,9 +337,10 @@ def _init(arguments: argparse.Namespace) -> None:
     options = {"exact": arguments.exact, "seed": arguments.seed, "maximize": not arguments.minimize}
     BPEDelayOptimizer(space, arguments.horizon, **options).save(arguments.study)
     made = {"arms": space.domain.count, "units": space.domain.columns.units}
+    named = shlex.quote(str(arguments.study))
     text = (
         f"{arguments.study}: {format_space(space)}\n"
-        f"{arguments.horizon} trials are planned; next: botorch-delay ask {arguments.study}"
+        f"{arguments.horizon} trials are planned; next: botorch-delay ask {named}"
     )
     _print(arguments, made, text)
 
@@ -356,7 +358,7 @@ def _on_study(action: Action, edits: bool, arguments: argparse.Namespace) -> Non
 
 def _ask(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:
     trials = [study.describe_trial(trial) for trial in opt.ask(arguments.n)]
-    hint = f"hand in results: botorch-delay tell {arguments.study} ID RESULT"
+    hint = f"hand in results: botorch-delay tell {shlex.quote(str(arguments.study))} ID RESULT"
     return trials, f"{study.format_trials(trials, units=opt.domain.columns.units)}\n{hint}"
 
 

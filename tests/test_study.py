@@ -682,6 +682,25 @@ def test_messages_name_commands_and_no_calls(study):
     assert "(" not in too_many
 
 
+def test_a_warning_names_the_command_that_takes_back(study):
+    for number in range(9):
+        study("attach", "study.db", number / 10, "temperature=20", "dose=0.1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        _, _, (warned,) = study("attach", "study.db", 1e6, "temperature=20", "dose=0.1")
+    assert "if it is a slip, call botorch-delay detach study.db 9." in warned
+
+
+def test_names_with_spaces_are_quoted_where_they_can_be_copied(study):
+    out = study("init", "my study.db", "--space", "space.toml", "--horizon", 2)[1]
+    assert out.startswith("my study.db: 12 arms")
+    assert "next: botorch-delay ask 'my study.db'\n" in out
+    assert "botorch-delay tell 'my study.db' ID RESULT" in study("ask", "my study.db")[1]
+    study("tell", "my study.db", 0, 1)
+    assert "botorch-delay correct 'my study.db' 0" in study("tell", "my study.db", 0, 1)[2][0]
+    assert "--space 'my space.toml' --horizon N" in study("ask", "my space.toml")[2][0]
+
+
 def test_a_locked_or_read_only_file_says_so(study, tmp_path, monkeypatch):
     monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.05)
     with closing(sqlite3.connect("study.db", isolation_level=None)) as db:
