@@ -210,6 +210,26 @@ def test_the_history_of_a_run(maximize):
     assert plotting.plot_history(mixed(answers=1), (top, bottom)) == [top, bottom]
 
 
+def test_the_history_ends_with_what_is_running():
+    opt = mixed(answers=4)  # and two running
+    for trial in opt.ask(3):
+        opt.mark_failed(trial)
+    opt.tell(5, 0.0)
+    heights = plotting.plot_history(opt)[1].collections[0].get_paths()[0].vertices
+    assert heights[heights[:, 0] > 9.6][:, 1].max() == len(opt.pending) == 1
+    assert heights[:, 0].max() == 10.0  # nine asks and their end
+
+
+def test_the_history_of_attached_results_alone():
+    opt = mixed(answers=0)
+    fresh = bd.RandomOptimizer(opt.domain)
+    fresh.attach(torch.tensor([0.01, 2.0, 1.0, 0.5], dtype=torch.double), 0.0)
+    top, bottom = plotting.plot_history(fresh)
+    assert labels(top) == ["attached", "best so far"]
+    assert bottom.get_ylim() == (0.0, 1.05)
+    assert all(tick == round(tick) for tick in bottom.get_yticks())
+
+
 @pytest.mark.parametrize("maximize", [True, False])
 def test_slices_show_what_is_expected_in_the_user_s_units(maximize):
     opt = mixed(maximize)
