@@ -295,6 +295,19 @@ def test_lines_through_all_columns():
     assert {"0.0001", "0.1", "1", "2", "6"} <= written
 
 
+def test_lines_that_leave_a_column_are_cut():
+    opt = mixed()
+    opt.attach(torch.tensor([1e-9, 2.0, 1.0, 40.0], dtype=torch.double), 0.5)
+    ax = plotting.plot_parallel(opt)
+    assert ax.get_ylim() == (-0.05, 1.05)
+    lines, below, above = ax.collections[:3]
+    heights = torch.tensor([segment[:, 1].tolist() for segment in lines.get_segments()])
+    assert (heights.min(dim=0).values == -0.05).tolist() == [True, False, False, False]
+    assert (heights.max(dim=0).values == 1.05).tolist() == [False, False, False, True]
+    assert below.get_offsets().tolist() == [[0.0, -0.05]]
+    assert above.get_offsets().tolist() == [[3.0, 1.05]]
+
+
 def test_a_summary_of_few_answers_and_of_none():
     assert len(plotting.plot_summary(mixed(answers=1)).axes) == 2 + 4 + 2
     assert len(plotting.plot_summary(played()[0]).axes) == 2 + 2
