@@ -308,6 +308,27 @@ def test_lines_that_leave_a_column_are_cut():
     assert above.get_offsets().tolist() == [[3.0, 1.05]]
 
 
+def test_long_names_and_units_are_shortened_or_broken_into_lines():
+    space = bd.Space(
+        {
+            "the temperature of the bath": bd.Float(0, 1, unit="degrees of Fahrenheit"),
+            "dose": bd.Float(0, 1, unit="mg/ml"),
+        }
+    )
+    opt = bd.RandomOptimizer(space, horizon=5)
+    opt.tell(opt.ask(), 0.0)
+    names = ["the temp…he bath\n(degrees …renheit)", "dose (mg/ml)"]
+    assert [ax.get_xlabel() for ax in plotting.plot_slices(opt)] == names
+    ticks = plotting.plot_parallel(opt).get_xticklabels()
+    assert [text.get_text() for text in ticks] == names
+    alike = [f"the temperature of bath {number} in the morning" for number in range(2)]
+    opt = bd.RandomOptimizer(bd.Space({name: bd.Float(0, 1) for name in alike}), horizon=5)
+    opt.tell(opt.ask(), 0.0)
+    broken = [ax.get_xlabel() for ax in plotting.plot_slices(opt)]
+    assert [text.replace("\n", " ") for text in broken] == alike
+    assert max(len(line) for text in broken for line in text.splitlines()) <= 20
+
+
 def test_a_summary_of_few_answers_and_of_none():
     assert len(plotting.plot_summary(mixed(answers=1)).axes) == 2 + 4 + 2
     assert len(plotting.plot_summary(played()[0]).axes) == 2 + 2

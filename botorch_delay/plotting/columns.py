@@ -105,7 +105,7 @@ def plot_parallel(optimizer: Optimizer, ax: Axes | None = None) -> Axes:
             style: dict[str, Any] = {"xytext": (4, 0), "textcoords": "offset points"}
             style["bbox"] = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5}
             ax.annotate(text, (place, height), va="center", fontsize="small", **style)
-    ax.set_xticks(places, [column.name for column in columns])
+    ax.set_xticks(places, [column.name for column in columns], fontsize="small")
     ax.set_yticks([])
     ax.set_xlim(-0.1, domain.dim - 0.6)
     ax.set_ylim(*ENDS)
