@@ -122,7 +122,8 @@ class Space:
             table: a list of dicts, all with the same names; a ``pandas.DataFrame``; or the path of
                 a CSV file with a header of names.
             parameters: of columns whose kind the table does not tell: by default columns of
-                numbers are numbers between their ends, columns of words unordered choices.
+                numbers are numbers between their ends, columns of words, or of codes such as
+                007 and 1E5, unordered choices.
             named: further ones, as in ``dose=Float(0.1, 10, log=True, unit="mg/ml")``.
 
         Example:
@@ -328,9 +329,9 @@ def _kind(name: str, rows: Mapping[str, Mapping[str, Any]]) -> Parameter:
     """The parameter of a table's column: whole numbers, numbers, or an unordered choice."""
     values = {place: row[name] for place, row in rows.items()}
     words = [place for place, value in values.items() if not _is_number_like(value)]
-    codes = any(map(_is_code, values.values()))
-    if 2 * len(words) < len(values) and not codes:  # most are numbers
-        texts = [place for place, value in values.items() if isinstance(value, str)]
+    texts = [place for place, value in values.items() if isinstance(value, str)]
+    are_codes = len(texts) == len(values) and any(map(_is_code, values.values()))
+    if 2 * len(words) < len(values) and not are_codes:  # most are numbers
         for place in words or texts:
             raise InputError(
                 f"{place} has {name} = {values[place]!r}, "

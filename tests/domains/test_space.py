@@ -462,6 +462,11 @@ def test_a_step_may_be_as_long_as_the_range_but_no_longer():
             "arm 2 has a = 'n/a', where most",
         ),
         (
+            lambda: Space.arms([{"a": 20}, {"a": "030"}, {"a": 40}]),
+            InputError,
+            "arm 1 has a = '030', where most",
+        ),
+        (
             lambda: Space.arms([{"a": "x"}, {"a": "y"}], a=Choice(["x"])),
             InputError,
             "arm 1: a must be one of",
