@@ -89,7 +89,7 @@ contracts in ``pyproject.toml`` enforce this.
   between names and numbers (``Domain.params`` and ``Domain.point``); ``domain.Encoding`` is how a
   learned kernel sees points, ``domain.PointKeys`` how points are told apart. The kinds of
   parameters are ``parameters.Float``, ``parameters.Int`` and ``parameters.Choice``;
-  ``values.text_of`` writes values down, ``tables.read_rows`` reads CSV files.
+  ``values.text_of`` writes values down, ``tables.read_table`` reads CSV files.
   ``devices.generator_for`` draws random numbers, and ``devices.sent`` copies to a device without
   waiting. Beside this room are ``delays`` (laws; ``upper_bound`` is u_T), ``validation`` and
   ``exceptions``.

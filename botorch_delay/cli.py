@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import re
+import shlex
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -36,7 +37,7 @@ _SUITES = {
 
 # Calls in messages of the library, and the commands with other names.
 _CALL = re.compile(
-    r"(?:opt\.)?\b(attach|correct|extend|tell|mark_failed|mark_abandoned|recommend)\(([^()]*)\)"
+    r"(?:opt\.)?\b(attach|correct|detach|extend|tell|mark_failed|mark_abandoned|recommend)\(([^()]*)\)"
 )
 _COMMANDS = {"mark_failed": "fail", "mark_abandoned": "abandon", "recommend": "show"}
 
@@ -56,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     shown = warnings.showwarning
-    study = getattr(arguments, "study", "STUDY")
+    study = shlex.quote(str(getattr(arguments, "study", "STUDY")))
     warnings.showwarning = lambda said, *_: _complain(_in_commands(f"warning: {said}", study))
     try:
         arguments.command(arguments)
@@ -83,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         warnings.showwarning = shown
 
 
-def _in_commands(message: str, study: Path | str) -> str:
+def _in_commands(message: str, study: str) -> str:
     """A message of the library with the calls that it names replaced by commands."""
 
     def command(call: re.Match[str]) -> str:
@@ -227,7 +228,7 @@ def _add_file_commands(on_study: Callable[..., _Parser]) -> None:
     """Add the commands that read or write another file beside the study's."""
     text = "write every trial and attached result to a CSV file"
     export = on_study("export", _export, text, edits=False)
-    text = "attach the results in a CSV file with a column for each parameter and one for the value"
+    text = "take the results in a CSV file with a column for each parameter and one for the value"
     for table in (export, on_study("import", _import, text)):
         table.add_argument("table", type=Path, help="a .csv file")
     plot = on_study("plot", _plot, "draw the results so far to a PNG file", edits=False)
@@ -238,7 +239,7 @@ def _study(text: str) -> Path:
     if text.lower().endswith(".toml"):
         raise argparse.ArgumentTypeError(
             f"{text} describes a space and is no study; make one with botorch-delay init STUDY "
-            f"--space {text} --horizon N"
+            f"--space {shlex.quote(text)} --horizon N"
         )
     return Path(text)
 
@@ -336,9 +337,10 @@ def _init(arguments: argparse.Namespace) -> None:
     options = {"exact": arguments.exact, "seed": arguments.seed, "maximize": not arguments.minimize}
     BPEDelayOptimizer(space, arguments.horizon, **options).save(arguments.study)
     made = {"arms": space.domain.count, "units": space.domain.columns.units}
+    named = shlex.quote(str(arguments.study))
     text = (
         f"{arguments.study}: {format_space(space)}\n"
-        f"{arguments.horizon} trials are planned; next: botorch-delay ask {arguments.study}"
+        f"{arguments.horizon} trials are planned; next: botorch-delay ask {named}"
     )
     _print(arguments, made, text)
 
@@ -356,7 +358,7 @@ def _on_study(action: Action, edits: bool, arguments: argparse.Namespace) -> Non
 
 def _ask(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:
     trials = [study.describe_trial(trial) for trial in opt.ask(arguments.n)]
-    hint = f"hand in results: botorch-delay tell {arguments.study} ID RESULT"
+    hint = f"hand in results: botorch-delay tell {shlex.quote(str(arguments.study))} ID RESULT"
     return trials, f"{study.format_trials(trials, units=opt.domain.columns.units)}\n{hint}"
 
 
@@ -416,11 +418,12 @@ def _finish(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:
 
 
 def _import(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:
-    new, known = study.import_results(opt, arguments.table)
-    text = f"{new} results attached"
+    told, new, known = study.import_results(opt, arguments.table)
+    text = f"{told} results of running trials told, " if told else ""
+    text += f"{new} results attached"
     if known:
         text += f"; {known} others were left out: the study has them already"
-    return {"attached": new, "known": known}, text
+    return {"told": told, "attached": new, "known": known}, text
 
 
 def _show(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:

@@ -31,26 +31,25 @@ import os
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from functools import partial
-from itertools import zip_longest
+from itertools import takewhile, zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.domains.domain import Domain
 from botorch_delay.domains.parameters import Choice, Float, Int, Parameter
 from botorch_delay.domains.space import MAX_ARMS, Space
-from botorch_delay.domains.tables import read_rows, read_text
-from botorch_delay.domains.values import as_number, text_of, value_of
+from botorch_delay.domains.tables import read_table, read_text
+from botorch_delay.domains.values import as_number, text_of, value_of, with_point
 from botorch_delay.exceptions import InputError, NoAnswerError
-from botorch_delay.history.point_status import MAX_FAILURES, PointStatus
+from botorch_delay.history.point_status import MAX_FAILURES
 from botorch_delay.history.trials import Attached, Trial, TrialState
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.bpe import BPEDelayOptimizer
@@ -258,10 +257,13 @@ def format_settled(optimizer: Optimizer, trial: Trial) -> str:
             f"trial {trial.id} is given up, at {words}; {out}\n"
             "its settings may be asked again; if its result comes after all, tell it"
         )
-    status = optimizer._feasibility.status(optimizer._feasibility.key(trial))
-    back = "its settings may be asked again, at most twice more in a row without a result"
-    if status is PointStatus.INFEASIBLE:
-        back = f"its settings have failed {MAX_FAILURES} times and are not asked any more"
+    tries = optimizer._feasibility.trials(optimizer._feasibility.key(trial))
+    since = takewhile(lambda one: one.state is not TrialState.COMPLETED, reversed(tries))
+    left = MAX_FAILURES - sum(one.state is TrialState.FAILED for one in since)
+    back = f"its settings have failed {MAX_FAILURES} times and are not asked any more"
+    if left > 0:
+        often = {1: "once more", 2: "twice more"}.get(left, f"{left} times")
+        back = f"its settings may be asked again, at most {often} in a row without a result"
     return f"trial {trial.id} failed, at {words}; {out}\n{back}"
 
 
@@ -335,7 +337,9 @@ def format_study(study: Mapping[str, Any]) -> str:
 def _format_amendments(study: Mapping[str, Any]) -> list[str]:
     """Lines for failed and corrected trials, and for attached results that were taken back."""
     failed = [trial for trial in study["trials"] if trial["state"] == "failed"]
-    amended = [(f"trial {trial['id']} failed", trial["reason"]) for trial in failed[-MAX_LISTED:]]
+    more = len(failed) - MAX_LISTED
+    amended = [(f"{more} other trials failed before; export lists them", "")] if more > 0 else []
+    amended += [(f"trial {trial['id']} failed", trial["reason"]) for trial in failed[-MAX_LISTED:]]
     for trial in study["trials"]:
         for said in trial["corrections"]:
             why = said["failure"] and f" ({said['failure']})"
@@ -347,15 +351,15 @@ def _format_amendments(study: Mapping[str, Any]) -> list[str]:
     return [f"{what} ({reason})" if reason else what for what, reason in amended]
 
 
-def read_number(text: str, what: str) -> float:
-    """The finite number in a text; InputError, with a hint if it has a decimal comma."""
-    number = as_number(text)
+def read_number(text: str, what: str, *, comma: bool = False) -> float:
+    """The finite number in a text; InputError, with a hint at a decimal comma unless ``comma``."""
+    number = as_number(with_point(text) if comma else text)
     if number is not None and math.isfinite(number):
         return number
     if number is not None:
         advice = "If the evaluation failed, run fail ID, or correct ID none if it was told a result"
         must = f"be finite, got {text}. {advice}"
-    elif (point := as_number(text.replace(",", "."))) is not None:
+    elif (point := as_number(with_point(text))) is not None:
         must = f"have a decimal point and no commas, such as {point:.12g}; got {text}"
     else:
         must = f"be a number, got {text!r}"
@@ -379,11 +383,11 @@ def params_of(domain: Domain, settings: Sequence[str]) -> dict[str, Any]:
     return values
 
 
-def _value(domain: Domain, name: str, text: str) -> Any:
+def _value(domain: Domain, name: str, text: str, *, comma: bool = False) -> Any:
     """The value of a parameter from its text, allowed or not."""
     parameter = domain.columns.parameters.get(name)
     listed = parameter.values if isinstance(parameter, Choice) else ()
-    value = value_of(text, listed)
+    value = value_of(text, listed, comma=comma)
     if isinstance(value, str) and parameter and all(type(v) in (int, float) for v in listed):
         return read_number(text, name)  # raises, and says what is wrong
     return value
@@ -392,7 +396,7 @@ def _value(domain: Domain, name: str, text: str) -> Any:
 def write_results(optimizer: Optimizer, path: Path) -> int:
     """Write every trial and attached result to a CSV file, and return their number.
 
-    An existing file is replaced only if it is empty or has the columns of such a table.
+    An existing file is replaced only if it is empty or has the columns of such a table and no more.
     """
     path = Path(path)
     if path.suffix.lower() != ".csv":
@@ -400,13 +404,14 @@ def write_results(optimizer: Optimizer, path: Path) -> int:
     rows = optimizer.table()
     parameters = table_columns(optimizer.domain).values()
     columns = ["trial", *parameters, *TABLE_COLUMNS[1:]]
-    if path.exists():
-        _, header = next(read_rows(path), (0, []))
-        if header and not set(columns).issubset(header):
-            raise InputError(
-                f"{path} exists and is not a table of this study's results; it was left as it is. "
-                "Choose another name."
-            )
+    header = read_table(path).header if path.exists() else []
+    odd = [f"it has no {name!r}" for name in columns if name not in header]
+    odd += [f"its column {name!r} would be lost" for name in header if name not in columns]
+    if header and odd:
+        raise InputError(
+            f"{path} exists and is not a table of this study's results alone: {odd[0]}; it was "
+            "left as it is. Choose another name."
+        )
     try:
         with path.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, columns)
@@ -425,50 +430,60 @@ def _cell(value: Any) -> Any:
     return str(value).lower() if isinstance(value, bool) else value
 
 
-def import_results(optimizer: Optimizer, path: Path) -> tuple[int, int]:
-    """Attach the results in a CSV file, all or none; the numbers of new and of known results.
+def import_results(optimizer: Optimizer, path: Path) -> tuple[int, int, int]:
+    """Take the results in a CSV file, all or none; how many were told, attached, and known.
 
     Its header must have a column for each parameter and one for the value; others are ignored.
     Separators are commas, semicolons or tabs; with the latter two, numbers may have decimal commas.
-    Trials without a value, as ``write_results`` writes them, are skipped, and so are results that
-    the study has already, as often as it has them, or had before they were taken back or corrected.
+    A row with the number of a running trial and its settings, as ``write_results`` writes them, is
+    told; others are attached. Trials without a value are skipped, and so are results that the study
+    has already, as often as it has them, or had before they were taken back or corrected.
     """
     path = Path(path)
     domain, columns = optimizer.domain, table_columns(optimizer.domain)
-    results: list[tuple[dict[str, Any], Tensor, float]] = []
-    wrong: list[str] = []
-    for line, cells in _rows(path, [*columns.values(), "value"]):
-        if not cells["value"] and cells.get("state") in _WITHOUT_VALUE:
+    trials = {str(trial.id): trial for trial in optimizer.trials}
+    has: list[Trial | Attached] = [*trials.values(), *optimizer.attached, *optimizer.detached]
+    there = Counter((*own.x.tolist(), own.value) for own in has)
+    there.update((*t.x.tolist(), said.value) for t in trials.values() for said in t.corrections)
+    told: dict[int, float] = {}
+    new: list[tuple[dict[str, Any], float]] = []
+    known, wrong = 0, []
+    rows, comma = _rows(path, [*columns.values(), "value"])
+    for line, cells in rows:
+        if not cells["value"].strip() and cells.get("state", "").strip() in _WITHOUT_VALUE:
             continue
         try:
-            params = {name: _value(domain, name, cells[c]) for name, c in columns.items()}
+            params = {n: _value(domain, n, cells[c], comma=comma) for n, c in columns.items()}
             x = domain.point(params, outside=True)
             domain.check_logarithms(x.unsqueeze(0), "settings")
-            results.append((params, x, read_number(cells["value"], "value")))
+            value = read_number(cells["value"], "value", comma=comma)
         except InputError as error:
             wrong.append(f"line {line}: {error}")
-    if wrong:
-        more = f" and {len(wrong) - MAX_LISTED} more" if len(wrong) > MAX_LISTED else ""
-        raise InputError(f"{path}, nothing was attached. {' '.join(wrong[:MAX_LISTED])}{more}")
-    has: list[Trial | Attached] = [*optimizer.trials, *optimizer.attached, *optimizer.detached]
-    known = [(*result.x.tolist(), result.value) for result in has]
-    for trial in optimizer.trials:
-        known += [(*trial.x.tolist(), before.value) for before in trial.corrections]
-    there = Counter(known)
-    new = []
-    for params, x, value in results:
+            continue
+        trial = trials.get(cells.get("trial", "").strip())
+        if trial and domain.words(trial.x) == domain.words(x):  # and no other study's
+            x = trial.x  # which a spreadsheet may have rounded
+            if trial.state is TrialState.RUNNING and trial.id not in told:
+                told[trial.id] = value
+                continue
         there[key := (*x.tolist(), value)] -= 1
         if there[key] < 0:
             new.append((params, value))
+        else:
+            known += 1
+    if wrong:
+        more = f" and {len(wrong) - MAX_LISTED} more" if len(wrong) > MAX_LISTED else ""
+        raise InputError(f"{path}, nothing was taken. {' '.join(wrong[:MAX_LISTED])}{more}")
     if new:
         optimizer.attach([params for params, _ in new], [value for _, value in new])
-    return len(new), len(results) - len(new)
+    for number, value in told.items():
+        optimizer.tell(number, value)
+    return len(told), len(new), known
 
 
-def _rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """Line numbers and cells by column of the rows of a CSV file."""
-    rows = read_rows(path)
-    _, header = next(rows, (0, []))
+def _rows(path: Path, needed: Sequence[str]) -> tuple[list[tuple[int, dict[str, str]]], bool]:
+    """Line numbers and cells by column of a CSV file; whether numbers may have decimal commas."""
+    header, rows, comma = read_table(path)
     for name in needed:
         if header.count(name) != 1:
             raise InputError(
@@ -480,4 +495,4 @@ def _rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[int, dict[str, st
             raise InputError(
                 f"{path}, line {line}: expected {len(header)} cells, got {len(cells)}."
             )
-        yield line, dict(zip_longest(header, cells, fillvalue=""))
+    return [(line, dict(zip_longest(header, cells, fillvalue=""))) for line, cells in rows], comma

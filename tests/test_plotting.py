@@ -210,6 +210,26 @@ def test_the_history_of_a_run(maximize):
     assert plotting.plot_history(mixed(answers=1), (top, bottom)) == [top, bottom]
 
 
+def test_the_history_ends_with_what_is_running():
+    opt = mixed(answers=4)  # and two running
+    for trial in opt.ask(3):
+        opt.mark_failed(trial)
+    opt.tell(5, 0.0)
+    heights = plotting.plot_history(opt)[1].collections[0].get_paths()[0].vertices
+    assert heights[heights[:, 0] > 9.6][:, 1].max() == len(opt.pending) == 1
+    assert heights[:, 0].max() == 10.0  # nine asks and their end
+
+
+def test_the_history_of_attached_results_alone():
+    opt = mixed(answers=0)
+    fresh = bd.RandomOptimizer(opt.domain)
+    fresh.attach(torch.tensor([0.01, 2.0, 1.0, 0.5], dtype=torch.double), 0.0)
+    top, bottom = plotting.plot_history(fresh)
+    assert labels(top) == ["attached", "best so far"]
+    assert bottom.get_ylim() == (0.0, 1.05)
+    assert all(tick == round(tick) for tick in bottom.get_yticks())
+
+
 @pytest.mark.parametrize("maximize", [True, False])
 def test_slices_show_what_is_expected_in_the_user_s_units(maximize):
     opt = mixed(maximize)
@@ -273,6 +293,40 @@ def test_lines_through_all_columns():
     assert heights[:, 2].tolist() == [kinds[v] / 2 for v in sorted(kinds)]
     written = {text.get_text() for text in ax.texts}
     assert {"0.0001", "0.1", "1", "2", "6"} <= written
+
+
+def test_lines_that_leave_a_column_are_cut():
+    opt = mixed()
+    opt.attach(torch.tensor([1e-9, 2.0, 1.0, 40.0], dtype=torch.double), 0.5)
+    ax = plotting.plot_parallel(opt)
+    assert ax.get_ylim() == (-0.05, 1.05)
+    lines, below, above = ax.collections[:3]
+    heights = torch.tensor([segment[:, 1].tolist() for segment in lines.get_segments()])
+    assert (heights.min(dim=0).values == -0.05).tolist() == [True, False, False, False]
+    assert (heights.max(dim=0).values == 1.05).tolist() == [False, False, False, True]
+    assert below.get_offsets().tolist() == [[0.0, -0.05]]
+    assert above.get_offsets().tolist() == [[3.0, 1.05]]
+
+
+def test_long_names_and_units_are_shortened_or_broken_into_lines():
+    space = bd.Space(
+        {
+            "the temperature of the bath": bd.Float(0, 1, unit="degrees of Fahrenheit"),
+            "dose": bd.Float(0, 1, unit="mg/ml"),
+        }
+    )
+    opt = bd.RandomOptimizer(space, horizon=5)
+    opt.tell(opt.ask(), 0.0)
+    names = ["the temp…he bath\n(degrees …renheit)", "dose (mg/ml)"]
+    assert [ax.get_xlabel() for ax in plotting.plot_slices(opt)] == names
+    ticks = plotting.plot_parallel(opt).get_xticklabels()
+    assert [text.get_text() for text in ticks] == names
+    alike = [f"the temperature of bath {number} in the morning" for number in range(2)]
+    opt = bd.RandomOptimizer(bd.Space({name: bd.Float(0, 1) for name in alike}), horizon=5)
+    opt.tell(opt.ask(), 0.0)
+    broken = [ax.get_xlabel() for ax in plotting.plot_slices(opt)]
+    assert [text.replace("\n", " ") for text in broken] == alike
+    assert max(len(line) for text in broken for line in text.splitlines()) <= 20
 
 
 def test_a_summary_of_few_answers_and_of_none():

@@ -114,8 +114,8 @@ def test_fail_says_whether_the_settings_come_back(study):
     with bd.editing("study.db") as opt:
         opt.ask(2)  # a design point, and one that is none
     assert "may be asked again" in study("fail", "study.db", 1)[1]
-    for trial in (0, 2):
-        assert "may be asked again" in study("fail", "study.db", trial)[1]
+    for trial, left in ((0, "at most twice more in a row"), (2, "at most once more in a row")):
+        assert f"may be asked again, {left} without a result" in study("fail", "study.db", trial)[1]
         with bd.editing("study.db") as opt:
             assert torch.equal(opt.ask().x, opt.trials[0].x)
     assert "failed 3 times and are not asked any more" in study("fail", "study.db", 3)[1]
@@ -156,6 +156,7 @@ def test_tables_of_spreadsheets_are_read(study, tmp_path):
     text = "\ufeffdose;operator;temperature;value\n0,1;Ana;20;-1,5\n;;;\n1;Bo;30;2\n1;Bo;30;2\n"
     (tmp_path / "in.csv").write_text(text, encoding="utf-8")
     assert json.loads(study("import", "study.db", "in.csv", "--json")[1]) == {
+        "told": 0,
         "attached": 3,
         "known": 0,
     }
@@ -173,7 +174,7 @@ def test_tables_of_spreadsheets_are_read(study, tmp_path):
         (
             "temperature,dose,value\n20,1,1\n30,x,2\n30,1,\n30,-1,2",
             [
-                *("nothing was attached", "line 3: dose must be a number, got 'x'"),
+                *("nothing was taken", "line 3: dose must be a number, got 'x'"),
                 *("line 4: value", "line 5", "above 0"),
             ],
         ),
@@ -286,6 +287,18 @@ def test_slips_are_corrected_and_taken_back(study):
     with closing(sqlite3.connect("study.db")) as db:
         rows = db.execute("SELECT state, value, first_value, reason FROM trials").fetchall()
     assert rows == [("completed", 0.42, 42.0, None), ("failed", None, None, "mixed up")]
+
+
+def test_show_says_how_many_failures_it_leaves_out(study):
+    with bd.editing("study.db") as opt:
+        for trial in opt.ask(11)[:8]:
+            opt.mark_failed(trial, "spilled")
+    assert "other trials failed before" not in study("show", "study.db")[1]
+    with bd.editing("study.db") as opt:
+        for trial in opt.pending:
+            opt.mark_failed(trial)
+    out = study("show", "study.db")[1]
+    assert "\n3 other trials failed before; export lists them\ntrial 3 failed (spilled)\n" in out
 
 
 def test_more_trials_are_planned(study):
@@ -669,6 +682,25 @@ def test_messages_name_commands_and_no_calls(study):
     assert "(" not in too_many
 
 
+def test_a_warning_names_the_command_that_takes_back(study):
+    for number in range(9):
+        study("attach", "study.db", number / 10, "temperature=20", "dose=0.1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        _, _, (warned,) = study("attach", "study.db", 1e6, "temperature=20", "dose=0.1")
+    assert "if it is a slip, call botorch-delay detach study.db 9." in warned
+
+
+def test_names_with_spaces_are_quoted_where_they_can_be_copied(study):
+    out = study("init", "my study.db", "--space", "space.toml", "--horizon", 2)[1]
+    assert out.startswith("my study.db: 12 arms")
+    assert "next: botorch-delay ask 'my study.db'\n" in out
+    assert "botorch-delay tell 'my study.db' ID RESULT" in study("ask", "my study.db")[1]
+    study("tell", "my study.db", 0, 1)
+    assert "botorch-delay correct 'my study.db' 0" in study("tell", "my study.db", 0, 1)[2][0]
+    assert "--space 'my space.toml' --horizon N" in study("ask", "my space.toml")[2][0]
+
+
 def test_a_locked_or_read_only_file_says_so(study, tmp_path, monkeypatch):
     monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.05)
     with closing(sqlite3.connect("study.db", isolation_level=None)) as db:
@@ -761,8 +793,80 @@ def test_a_table_with_a_choice_of_none_is_read_again(tmp_path):
     assert len({str(trial.params) for trial in opt.trials}) == 7
     write_results(opt, tmp_path / "results.csv")
     fresh = bd.RandomOptimizer(opt.domain)
-    assert import_results(fresh, tmp_path / "results.csv") == (20, 0)
+    assert import_results(fresh, tmp_path / "results.csv") == (0, 20, 0)
     assert [opt.domain.params(own.x) for own in fresh.attached] == [t.params for t in opt.trials]
+
+
+def test_values_that_look_like_numbers_or_end_in_spaces_are_read_again(tmp_path):
+    isomers = bd.Choice(["1,2", "1.2", "1,3", "007", "7", 7.5])
+    spaced = bd.Choice(["a ", "b", "c", " c", "d "])
+    opt = bd.RandomOptimizer(bd.Space(isomer=isomers, label=spaced))
+    for trial in opt.ask(60):
+        opt.tell(trial, float(trial.id))
+    path = tmp_path / "results.csv"
+    write_results(opt, path)
+    rows = list(csv.reader(path.read_text().splitlines()))
+    with path.open("w", newline="") as file:  # as spreadsheets with decimal commas do
+        csv.writer(file, delimiter=";").writerows(rows)
+    fresh = bd.RandomOptimizer(opt.domain)
+    assert import_results(fresh, path) == (0, 60, 0)
+    assert [opt.domain.params(own.x) for own in fresh.attached] == [t.params for t in opt.trials]
+    path.write_text("isomer;label;value\n7,5;a;0,5\n1.3;b;1\n")
+    with pytest.raises(InputError, match=r"nothing was taken. line 3: isomer must be one of"):
+        import_results(fresh, path)
+    path.write_text("isomer;label;value\n7,5;a;0,5\n")
+    assert import_results(fresh, path) == (0, 1, 0)
+    assert fresh.domain.params(fresh.attached[-1].x) == {"isomer": 7.5, "label": "a "}
+    ambiguous = bd.RandomOptimizer(bd.Space(label=bd.Choice(["a ", " a"])))
+    path.write_text("label,value\na,1\n")
+    with pytest.raises(InputError, match="label must be one of"):
+        import_results(ambiguous, path)
+
+
+def test_results_filled_in_for_running_trials_are_told(study, tmp_path):
+    dose = "[parameters.dose]\nlow = 1e-3\nhigh = 1.0\nlog = true"
+    heat = "[parameters.heat]\nlow = 0.0\nhigh = 1.0"
+    (tmp_path / "box.toml").write_text(f"{heat}\n{dose}")
+    for name in ("one.db", "other.db"):
+        study("init", name, "--space", "box.toml", "--horizon", 9, "--seed", len(name))
+    with bd.editing("one.db") as opt:
+        opt.ask(4)
+        opt.tell(3, 3.0)
+    with bd.editing("other.db") as opt:
+        opt.attach({"heat": 0.5, "dose": 0.5}, 1.0)
+        opt.ask(4)
+        for trial in (0, 1):
+            opt.tell(trial, 0.0)
+    study("export", "one.db", "out.csv")
+    rows = list(csv.DictReader((tmp_path / "out.csv").read_text().splitlines()))
+    rows[0]["value"], rows[1]["value"], rows[2]["value"] = "0.5", "1.5", "2.5"
+    rows[1]["heat"] = f"{float(rows[1]['heat']):.6g}"  # as spreadsheets show it
+    rows[2]["heat"] = "0.123"  # another setting was tried
+
+    def write(rows):
+        with (tmp_path / "filled.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, rows[0].keys())
+            writer.writeheader()
+            writer.writerows(rows)
+
+    write([rows[0], rows[1], {**rows[2], "value": "x"}])
+    code, _, (message,) = study("import", "one.db", "filled.csv")
+    assert code == 2
+    assert "nothing was taken. line 4" in message
+    assert len(bd.load("one.db").pending) == 3
+    write(rows)
+    out = study("import", "one.db", "filled.csv")[1]
+    left_out = "; 1 others were left out: the study has them already\n"
+    assert out == f"2 results of running trials told, 1 results attached{left_out}"
+    opt = bd.load("one.db")
+    assert [trial.value for trial in opt.trials] == [0.5, 1.5, None, 3.0]
+    assert [result.value for result in opt.attached] == [2.5]
+    # Again: all is known, the one with rounded settings, too.
+    again = json.loads(study("import", "one.db", "filled.csv", "--json")[1])
+    assert again == {"told": 0, "attached": 0, "known": 4}
+    # In another study trials 2 and 3 run with other settings.
+    assert study("import", "other.db", "filled.csv")[1] == "4 results attached\n"
+    assert [trial.id for trial in bd.load("other.db").pending] == [2, 3]
 
 
 def test_what_was_taken_back_or_corrected_is_not_imported_again(tmp_path):
@@ -774,7 +878,7 @@ def test_what_was_taken_back_or_corrected_is_not_imported_again(tmp_path):
     opt.detach(0)
     opt.correct(1, 1.5)
     opt.correct(2, None)
-    assert import_results(opt, tmp_path / "results.csv") == (0, 4)
+    assert import_results(opt, tmp_path / "results.csv") == (0, 0, 4)
     assert opt.attached == []
 
 
@@ -790,8 +894,14 @@ def test_no_table_of_somebody_else_is_replaced(tmp_path):
     with pytest.raises(InputError, match="not a table of this study's results"):
         write_results(opt, other)
     assert other.read_text() == "dose,value\n0.5,1_5\n"
+    header, *rows = path.read_text().splitlines()
+    annotated = "\n".join([f"{header},remark", *(f"{row},seen" for row in rows)])
+    other.write_text(annotated)
+    with pytest.raises(InputError, match="its column 'remark' would be lost; it was left as it is"):
+        write_results(opt, other)
+    assert other.read_text() == annotated
     fresh = bd.BPEDelayOptimizer(opt.domain, 10)
-    assert import_results(fresh, path) == (4, 0)
+    assert import_results(fresh, path) == (0, 4, 0)
     other.write_text("dose,c,value\n0.5,d,1_5\n")
     with pytest.raises(InputError, match="value must be a number, got '1_5'"):
         import_results(fresh, other)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
@@ -19,7 +20,7 @@ from botorch_delay.domains.columns import Columns, ParamsTest
 from botorch_delay.domains.domain import Domain
 from botorch_delay.domains.finite import FiniteDomain
 from botorch_delay.domains.parameters import Choice, Float, Int, Parameter
-from botorch_delay.domains.tables import read_rows
+from botorch_delay.domains.tables import read_table
 from botorch_delay.domains.values import as_number, distinct, is_number, value_of
 from botorch_delay.exceptions import InputError, InputTypeError
 
@@ -121,7 +122,8 @@ class Space:
             table: a list of dicts, all with the same names; a ``pandas.DataFrame``; or the path of
                 a CSV file with a header of names.
             parameters: of columns whose kind the table does not tell: by default columns of
-                numbers are numbers between their ends, columns of words unordered choices.
+                numbers are numbers between their ends, columns of words, or of codes such as
+                007 and 1E5, unordered choices.
             named: further ones, as in ``dose=Float(0.1, 10, log=True, unit="mg/ml")``.
 
         Example:
@@ -299,24 +301,26 @@ def _rows(table: Any, given: Mapping[str, Parameter]) -> dict[str, dict[str, Any
 
 def _read_csv(file: Path, given: Mapping[str, Parameter]) -> dict[str, dict[str, Any]]:
     """The arms of a CSV file, a header of names and a row for each arm, by their places."""
-    (_, names), *found = list(read_rows(file)) or [(1, [])]
-    if not found or not all(isinstance(value_of(name), str) for name in names):
+    names, found, comma = read_table(file)
+    if not found or not all(isinstance(value_of(name, comma=comma), str) for name in names):
         raise InputError(f"{file}: expected a header of names, and at least one arm.")
     if "" in names or len(set(names)) < len(names):
         raise InputError(f"{file}: names must be distinct and not empty, got {names}.")
     for line, row in found:
-        if len(row) != len(names) or "" in row:
+        if len(row) != len(names) or not all(map(str.strip, row)):
             raise InputError(
                 f"{file}, line {line}: expected a value for each of {names}, got {row}."
             )
-    cells = [row for _, row in found]
-    columns: list[Sequence[Any]] = list(zip(*cells, strict=True))
-    for dim, (name, column) in enumerate(zip(names, columns, strict=True)):
+    columns: list[list[Any]] = []
+    for name, column in zip(names, zip(*(row for _, row in found), strict=True), strict=True):
         listed = getattr(given.get(name), "values", ())
-        values = [value_of(cell, listed) for cell in column]
-        # Words, some of which look otherwise, stay words.
-        if name in given or not any(isinstance(value, str) for value in values):
-            columns[dim] = values
+        values = [value_of(cell, listed, comma=comma) for cell in column]
+        texts = [cell.strip() for cell in column]
+        # Words, some of which look otherwise, stay words; one among numbers is told of later.
+        has_words = any(isinstance(value, str) for value in values)
+        mostly_words = has_words and 2 * sum(map(is_number, values)) <= len(values)
+        stays = name not in given and (mostly_words or any(map(_is_code, texts)))
+        columns.append(texts if stays else values)
     rows = (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
     return {f"{file}, line {line}": row for (line, _), row in zip(found, rows, strict=True)}
 
@@ -325,8 +329,9 @@ def _kind(name: str, rows: Mapping[str, Mapping[str, Any]]) -> Parameter:
     """The parameter of a table's column: whole numbers, numbers, or an unordered choice."""
     values = {place: row[name] for place, row in rows.items()}
     words = [place for place, value in values.items() if not _is_number_like(value)]
-    if 2 * len(words) < len(values):  # most are numbers
-        texts = [place for place, value in values.items() if isinstance(value, str)]
+    texts = [place for place, value in values.items() if isinstance(value, str)]
+    are_codes = len(texts) == len(values) and any(map(_is_code, values.values()))
+    if 2 * len(words) < len(values) and not are_codes:  # most are numbers
         for place in words or texts:
             raise InputError(
                 f"{place} has {name} = {values[place]!r}, "
@@ -348,5 +353,9 @@ def _is_number_like(value: Any) -> bool:
     if not isinstance(value, str):
         return is_number(value)
     number = as_number(value)
-    is_code = len(value) > 1 and value[0] == "0" and value[1].isdigit()
-    return number is not None and math.isfinite(number) and not is_code
+    return number is not None and math.isfinite(number) and not _is_code(value)
+
+
+def _is_code(value: Any) -> bool:
+    """Whether a text would change if it were read as a number: 007 and 1E5, but not 1e-5."""
+    return isinstance(value, str) and re.fullmatch(r"0\d+|\d+E\d+", value) is not None

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
-from botorch_delay.domains.values import as_number
 from botorch_delay.exceptions import InputError
 
 
@@ -23,26 +22,32 @@ def read_text(file: Path) -> str:
         ) from error
 
 
-def read_rows(file: Path) -> Iterator[tuple[int, list[str]]]:
-    """Line numbers and stripped cells of the rows of a CSV file that are not empty.
+class Table(NamedTuple):
+    """A CSV file.
+
+    Attributes:
+        header: the cells of the first row, without spaces at their ends.
+        rows: line numbers and cells of the others.
+        comma: whether numbers may have decimal commas.
+    """
+
+    header: list[str]
+    rows: list[tuple[int, list[str]]]
+    comma: bool
+
+
+def read_table(file: Path) -> Table:
+    """The rows of a CSV file that are not empty; :class:`InputError` if it is not a table.
 
     The separator is the comma, semicolon or tab, whichever the first line has most of; without
-    commas numbers may have a decimal comma. :class:`InputError` if it is not a table.
+    commas numbers may have a decimal comma.
     """
     text = read_text(file)
     separator = max(",;\t", key=text.partition("\n")[0].count)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
     try:
-        for row in reader:
-            cells = [cell.strip() for cell in row]
-            if separator != ",":
-                cells = [_with_point(cell) for cell in cells]
-            if any(cells):
-                yield reader.line_num, cells
+        rows = [(reader.line_num, row) for row in reader if any(map(str.strip, row))]
     except csv.Error as error:
         raise InputError(f"{file}, line {reader.line_num}, is not CSV: {error}.") from error
-
-
-def _with_point(cell: str) -> str:
-    pointed = cell.replace(",", ".")
-    return cell if as_number(pointed) is None else pointed
+    header = [cell.strip() for cell in rows[0][1]] if rows else []
+    return Table(header, rows[1:], separator != ",")

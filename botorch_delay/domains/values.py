@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import numbers
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 
@@ -15,14 +15,21 @@ def text_of(value: Any) -> str:
     return f"{value:.12g}" if isinstance(value, float) else str(value)
 
 
-def value_of(text: str, listed: Iterable[Any] = ()) -> Any:
+def value_of(text: str, listed: Sequence[Any] = (), *, comma: bool = False) -> Any:
     """The value of a cell of a CSV file, or of an argument of the command line.
 
-    That is the one of the ``listed`` values that is written so, else a number, a bool or the text.
+    That is the one of the ``listed`` values that is written so, perhaps but for spaces at the ends,
+    else a number, a bool or the text. If ``comma``, numbers may have decimal commas.
     """
     for value in listed:
         if text_of(value) == text:
             return value
+    text = text.strip()
+    alike = [value for value in listed if text_of(value).strip() == text]
+    if len(alike) == 1:
+        return alike[0]
+    if comma and (pointed := with_point(text)) != text:
+        return value_of(pointed, listed)
     number = as_number(text)
     if number is None:
         return {"true": True, "false": False}.get(text.lower(), text)
@@ -38,6 +45,12 @@ def as_number(text: str) -> float | None:
         return None if "_" in text else float(text)
     except ValueError:
         return None
+
+
+def with_point(text: str) -> str:
+    """A number with a decimal comma as one with a decimal point; any other text as it is."""
+    pointed = text.replace(",", ".")
+    return text if as_number(pointed) is None else pointed
 
 
 def is_number(value: Any) -> bool:

@@ -6,7 +6,7 @@ and a kill at any moment leaves the last committed state. Anyone can read it wit
 that run, at the same place and time.
 
 Nothing in a file is executed: it is read as numbers and JSON from its tables, never from its view,
-and its schema must be exactly the one below.
+and its schema must be exactly the one below, but for statistics of SQLite's own.
 """
 
 from __future__ import annotations
@@ -65,6 +65,11 @@ _SCHEMA = {
         (SELECT max(number) AS number, time, trial, value, data FROM events
         WHERE kind = 'corrected' GROUP BY trial) AS fixed
         ON fixed.trial = asked.trial WHERE asked.kind = 'asked'""",
+}
+# What ANALYZE adds, which graphical tools run: only SQLite reads it, to plan its queries.
+_STATISTICS = {
+    ("sqlite_stat1", "CREATE TABLE sqlite_stat1(tbl,idx,stat)"),
+    ("sqlite_stat4", "CREATE TABLE sqlite_stat4(tbl,idx,neq,nlt,ndlt,sample)"),
 }
 # Files being edited, with their threads: none must wait for itself.
 _edited: set[tuple[int, Path]] = set()
@@ -336,18 +341,14 @@ def _is_blank(db: sqlite3.Connection) -> bool:
 
 
 def _check_schema(db: sqlite3.Connection, file: Path) -> None:
-    """Refuse all but a study in this format: our tables and view, and nothing else."""
+    """Refuse all but a study in this format: our tables and view, and no more."""
     if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise StorageError(f"{file} is not a study of botorch_delay.")
     check_format(db.execute("PRAGMA user_version").fetchone()[0], str(file))
-    found = {
-        name: sql
-        for name, sql in db.execute("SELECT name, sql FROM sqlite_master")
-        if not name.startswith("sqlite_autoindex_")
-    }
-    if found != _SCHEMA:
-        odd = sorted(found.keys() ^ _SCHEMA.keys()) or sorted(_SCHEMA)
-        raise StorageError(f"{file} is damaged or foreign: its schema differs in {odd[0]!r}.")
+    found = set(db.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
+    if odd := (found - _STATISTICS) ^ set(_SCHEMA.items()):
+        name = min(str(name) for name, _ in odd)
+        raise StorageError(f"{file} is damaged or foreign: its schema differs in {name!r}.")
 
 
 def _as_path(path: Any) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ BLUE, VERMILION, ORANGE, GREEN = "#0072B2", "#D55E00", "#E69F00", "#009E73"
 # A column with at most LISTED values is drawn value by value, one with more at STEPS points.
 LISTED, STEPS = 12, 101
 MAX_LABEL = 16  # characters; longer ones would leave no room for the picture
+MAX_LINE = 20  # characters of a name with its unit; names that are alike when shortened are longer
 
 
 def check(value: Any, kind: type, name: str) -> None:
@@ -69,6 +71,7 @@ class Column:
     """One column of a domain as an axis.
 
     Attributes:
+        name: with the unit, in short lines.
         values: where to draw, ``n``, in increasing order.
         texts: labels of ``values`` if these are all that there are, else empty.
         is_log: whether the column is modelled by its logarithm.
@@ -77,7 +80,8 @@ class Column:
     def __init__(self, domain: Domain, place: int) -> None:
         name = domain.names[place]
         unit = domain.columns.units.get(name)
-        self.name = name if unit is None else f"{name} ({unit})"
+        short = _labels(domain.names)[place]
+        self.name = fill(short if unit is None else f"{short} ({_labels([unit])[0]})", MAX_LINE)
         parameter = domain.columns.varying[name]
         self.is_log = place in domain.log_dims
         self._is_category = place in dict(domain.encoding.categories)

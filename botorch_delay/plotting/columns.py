@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 MAX_COLUMNS = 4  # slices side by side
 MIN_PARALLEL = 3  # columns from which a summary has parallel coordinates
+ENDS = (-0.05, 1.05)  # of lines in parallel coordinates that leave the range of a column, 0 to 1
 
 
 def plot_slices(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> list[Axes]:
@@ -71,7 +72,8 @@ def _slice_axes(figure: Any, count: int) -> list[Any]:
 def plot_parallel(optimizer: Optimizer, ax: Axes | None = None) -> Axes:
     """Every answer in parallel coordinates, in the colour of its value.
 
-    The best are on top; the dashed line is the recommendation.
+    The best are on top; the dashed line is the recommendation. A line that leaves the range of
+    a column by more than a twentieth of it is cut there, with a triangle that points outwards.
     """
     from matplotlib.collections import LineCollection
 
@@ -81,7 +83,8 @@ def plot_parallel(optimizer: Optimizer, ax: Axes | None = None) -> Axes:
     ax = new_axes(ax)
     columns = [Column(domain, place) for place in range(domain.dim)]
     places = torch.arange(domain.dim, dtype=torch.double)
-    heights = torch.stack([column.share(X[:, j]) for j, column in enumerate(columns)], dim=1)
+    shares = torch.stack([column.share(X[:, j]) for j, column in enumerate(columns)], dim=1)
+    heights = shares.clamp(*ENDS)
     order = torch.argsort(values, descending=not optimizer.maximize)
     lines = torch.stack([places.expand_as(heights), heights], dim=-1)[order]
     shades = "viridis" if optimizer.maximize else "viridis_r"
@@ -89,21 +92,23 @@ def plot_parallel(optimizer: Optimizer, ax: Axes | None = None) -> Axes:
     drawn.set_array(values[order].numpy())
     ax.add_collection(drawn)
     ax.figure.colorbar(drawn, ax=ax, label="value")
-    shares = [float(column.share(best[j : j + 1])) for j, column in enumerate(columns)]
-    ax.plot(places, shares, "--", color=ORANGE, linewidth=2.5, label="recommended")
+    for end, marker in zip(ENDS, "v^", strict=True):
+        left = places[(heights == end).any(dim=0)]
+        ax.scatter(left, [end] * len(left), marker=marker, color="0.4", clip_on=False, zorder=3)
+    at = torch.cat([column.share(best[j : j + 1]) for j, column in enumerate(columns)])
+    ax.plot(places, at.clamp(*ENDS), "--", color=ORANGE, linewidth=2.5, label="recommended")
     for place, column in enumerate(columns):
-        ax.axvline(place, color="0.6", linewidth=1, zorder=0)
+        ax.plot([place, place], [0, 1], color="0.6", linewidth=1, zorder=0)
         texts = column.texts or [f"{column.values[end]:.4g}" for end in (0, -1)]
         marks = column.values if column.texts else column.values[[0, -1]]
         for text, height in zip(texts, column.share(marks).tolist(), strict=True):
             style: dict[str, Any] = {"xytext": (4, 0), "textcoords": "offset points"}
             style["bbox"] = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5}
             ax.annotate(text, (place, height), va="center", fontsize="small", **style)
-    ax.set_xticks(places, [column.name for column in columns])
+    ax.set_xticks(places, [column.name for column in columns], fontsize="small")
     ax.set_yticks([])
     ax.set_xlim(-0.1, domain.dim - 0.6)
-    reached = [0.0, 1.0, *shares, float(heights.min()), float(heights.max())]  # may lie outside
-    ax.set_ylim(min(reached) - 0.05, max(reached) + 0.05)
+    ax.set_ylim(*ENDS)
     ax.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1))
     ax.spines[["left", "right", "top", "bottom"]].set_visible(False)
     return ax

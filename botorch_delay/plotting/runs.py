@@ -213,7 +213,8 @@ def plot_history(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> li
     steps = torch.tensor(came + [result.told_step for result in optimizer.attached])
     order = torch.argsort(steps, stable=True)
     best = best_so_far(optimizer, values[order])
-    top.scatter(steps[: len(came)], values[: len(came)], s=14, color=BLUE, label="answer")
+    if came:
+        top.scatter(steps[: len(came)], values[: len(came)], s=14, color=BLUE, label="answer")
     if optimizer.attached:
         attached: dict[str, Any] = {"s": 24, "marker": "D", "facecolor": "none", "clip_on": False}
         at = steps[len(came) :], values[len(came) :]
@@ -231,11 +232,14 @@ def plot_history(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> li
             top.scatter(ends_at, [low] * len(ends_at), label=state.value, **style)
     top.set(ylabel="value", title=f"{count} trials asked, {len(optimizer.pending)} running")
     top.legend(frameon=False, ncol=5, fontsize="small")
-    ended = [count if t.told_step is None else t.told_step for t in trials]
-    ends = torch.bincount(torch.tensor(ended, dtype=torch.long), minlength=count + 1)
-    in_flight = torch.arange(count + 1) - torch.cat([torch.zeros(1), ends[:count].cumsum(0)])
-    bottom.fill_between(range(count + 1), in_flight, step="mid", color=BLUE, alpha=0.5)
-    bottom.set(xlabel="asks", ylabel="in flight", ylim=(0, None))
+    # After each ask; the last step is what is still running.
+    ended = [count + 1 if t.told_step is None else t.told_step for t in trials]
+    ends = torch.bincount(torch.tensor(ended, dtype=torch.long), minlength=count + 2)
+    asked = torch.arange(count + 2).clamp_max(count)
+    in_flight = asked - torch.cat([torch.zeros(1), ends[: count + 1].cumsum(0)])
+    bottom.fill_between(range(count + 2), in_flight, step="mid", color=BLUE, alpha=0.5)
+    most = max(float(in_flight.max()), 1.0)
+    bottom.set(xlabel="asks", ylabel="in flight", ylim=(0, 1.05 * most))
     for axis in (bottom.xaxis, bottom.yaxis):
         axis.set_major_locator(plt.MaxNLocator(integer=True))
     return [top, bottom]

@@ -317,6 +317,30 @@ def test_words_that_look_like_numbers_stay_words_in_a_file(tmp_path):
     assert ids == {"id": Choice(["001", "002"]), "size": Choice([2, "L"])}
 
 
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        (["007", "7", "8", "9"], ["007", "7", "8", "9"]),
+        (["001", "010", "100", "101", "102"], ["001", "010", "100", "101", "102"]),
+        (["1E5", "2E5"], ["1E5", "2E5"]),
+        (["1e5", "1E-5", "1E+05", "0.5", "0"], [1e5, 1e-5, 1e5, 0.5, 0.0]),
+        (["1,2", "1,3", "1,3-diol", "none"], ["1,2", "1,3", "1,3-diol", "none"]),
+        (["0,5", "1", "-0,25"], [0.5, 1.0, -0.25]),
+    ],
+)
+def test_codes_in_a_file_are_told_from_numbers(tmp_path, cells, expected):
+    rows = "".join(f"{cell};{number}\n" for number, cell in enumerate(cells))
+    (tmp_path / "arms.csv").write_text(f"code;row\n{rows}")
+    domain = Space.arms(tmp_path / "arms.csv").domain
+    assert [row["code"] for row in domain.table(domain.points)] == expected
+
+
+def test_a_slip_among_decimal_commas_is_told(tmp_path):
+    (tmp_path / "arms.csv").write_text("dose;row\n0,5;1\n0,7;2\nn/a;3\n")
+    with pytest.raises(InputError, match="line 4 has dose = 'n/a', where most others are numbers"):
+        Space.arms(tmp_path / "arms.csv")
+
+
 # Values from elsewhere, and JSON
 
 
@@ -479,6 +503,11 @@ def test_a_step_may_be_as_long_as_the_range_but_no_longer():
             lambda: Space.arms(pd.DataFrame({"a": [1, 2.5, "n/a"]})),
             InputError,
             "arm 2 has a = 'n/a', where most",
+        ),
+        (
+            lambda: Space.arms([{"a": 20}, {"a": "030"}, {"a": 40}]),
+            InputError,
+            "arm 1 has a = '030', where most",
         ),
         (
             lambda: Space.arms([{"a": "x"}, {"a": "y"}], a=Choice(["x"])),

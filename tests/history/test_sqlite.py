@@ -701,15 +701,38 @@ def test_valid_sqlite_with_wrong_contents(stored, statement):
     assert len(str(caught.value)) < 1000
 
 
-def test_a_trigger_is_never_run(stored):
+@pytest.mark.parametrize("name", ["t", "meta", "sqlite_autoindex_t"])
+def test_a_trigger_is_never_run(stored, name):
     opt = bd.load(stored)
     with closing(sqlite3.connect(stored)) as db:
-        db.execute("CREATE TRIGGER t AFTER INSERT ON events BEGIN DELETE FROM events; END")
+        db.execute("CREATE TRIGGER a AFTER INSERT ON events BEGIN DELETE FROM events; END")
+        db.execute("PRAGMA writable_schema = ON")  # such names are reserved
+        text = f"CREATE TRIGGER {name} AFTER INSERT ON events BEGIN DELETE FROM events; END"
+        db.execute("UPDATE sqlite_master SET name = ?, sql = ? WHERE name = 'a'", (name, text))
         db.commit()
     opt.ask()
     with pytest.raises(StorageError, match="schema"):
         opt.save(stored)
     assert rows(stored, "SELECT count(*) FROM trials") == [(25,)]
+
+
+def test_statistics_of_sqlite_do_no_harm(stored):
+    with closing(sqlite3.connect(stored)) as db:
+        db.execute("ANALYZE")
+        db.commit()
+        assert db.execute("SELECT count(*) FROM sqlite_stat1").fetchone()[0] > 0
+    with bd.editing(stored) as opt:
+        opt.ask()
+    same(opt, bd.load(stored))
+    with closing(sqlite3.connect(stored)) as db:
+        db.execute("PRAGMA writable_schema = ON")
+        db.execute(
+            "UPDATE sqlite_master SET sql = 'CREATE TABLE sqlite_stat1(tbl,idx,stat,more)'"
+            " WHERE name = 'sqlite_stat1'"
+        )
+        db.commit()
+    with pytest.raises(StorageError, match="differs in 'sqlite_stat1'"):
+        bd.load(stored)
 
 
 @pytest.mark.parametrize(
