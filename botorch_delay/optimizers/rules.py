@@ -248,7 +248,9 @@ class BotorchRule(Rule):
     and the like come from the answers. A function is called as ``factory(model)`` or, if it
     has that parameter, ``factory(model, X_pending=X)``, and returns the acquisition function.
     Models are :class:`DelayedGP`, of values to be maximised; where the kernel is learned, of
-    normalised inputs and standardised values, and options must be in those units.
+    normalised inputs and standardised values, and options must be in those units. Pending points
+    come as ``X_pending`` alone, so that none counts twice; analytic classes, which do not take
+    them, get the fantasy model.
 
     Args:
         factory: a class with a registered input constructor, or a function.
@@ -359,11 +361,10 @@ class BotorchRule(Rule):
                 y,
                 answers.data.noise_var.unsqueeze(-1),
                 noise_var=surrogate.noise_var,  # of answers that are still out
-                X_pending=pending,
+                X_pending=pending if self.analytic else None,  # others get it as X_pending
                 covar_module=copy.deepcopy(surrogate.covar_module),
             )
-            used = gp.fantasy_model() if self.analytic and pending is not None else gp
-            acquisition = self.build(used, X, y, pending)
+            acquisition = self.build(gp.fantasy_model(), X, y, pending)
 
         def at(points: Tensor) -> Tensor:
             with _quietly(seed, X.device):
