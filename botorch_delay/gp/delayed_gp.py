@@ -109,7 +109,7 @@ class DelayedGP(SingleTaskGP):
         with (
             warnings.catch_warnings(),
             validate_input_scaling(False),
-            gpytorch_settings.min_fixed_noise(float_value=0.0, double_value=0.0, half_value=0.0),
+            _small_noise_is_kept(),
         ):
             warnings.simplefilter("ignore", InputDataWarning)
             super().__init__(
@@ -260,6 +260,20 @@ class DelayedGP(SingleTaskGP):
         noise = self._pending_noise().expand(mvn.batch_shape + mvn.event_shape)
         return self.likelihood(mvn, X, noise=noise)
 
+    def condition_on_observations(
+        self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any
+    ) -> DelayedGP:
+        """BoTorch's model with more answers ``Y``, ``batch x n x 1``, at X, ``batch x n x d``.
+
+        ``noise`` has the shape of Y, and the units of the targets. Transforms keep the statistics
+        that they have learned.
+
+        Raises:
+            NotSupportedError: without any answered point.
+        """
+        self.eval()
+        return cast("DelayedGP", super().condition_on_observations(X, Y, noise=noise, **kwargs))
+
     def get_fantasy_model(self, inputs: Tensor, targets: Tensor, **kwargs: Any) -> DelayedGP:
         """GPyTorch's fantasy update, as BoTorch's look-ahead acquisition functions use it.
 
@@ -271,9 +285,10 @@ class DelayedGP(SingleTaskGP):
                 "Conditioning needs at least one answered point; build a DelayedGP with it, or "
                 "use with_answer."
             )
-        if self.prediction_strategy is None:
-            ExactGP.__call__(self, self.train_inputs[0][..., :1, :])
-        return super().get_fantasy_model(inputs, targets, **kwargs)
+        with _small_noise_is_kept():
+            if self.prediction_strategy is None:
+                ExactGP.__call__(self, self.train_inputs[0][..., :1, :])
+            return super().get_fantasy_model(inputs, targets, **kwargs)
 
     def _apply(  # type: ignore[override]  # GPyTorch's signature
         self, fn: Callable[[Tensor], Tensor]
@@ -401,9 +416,8 @@ class DelayedGP(SingleTaskGP):
             shared.append(self.mean_module)
         model = copy.deepcopy(self, {id(part): part for part in shared})
         if fixed:
-            # Set afterwards, since the constructor would raise it to GPyTorch's floor.
-            model.likelihood = FixedNoiseGaussianLikelihood(torch.ones_like(noise)).eval()
-            model.likelihood.noise_covar.noise = noise.detach()
+            with _small_noise_is_kept():
+                model.likelihood = FixedNoiseGaussianLikelihood(noise.detach()).eval()
         model.train_inputs = (torch.cat([self._raw_X, X]),)
         model.train_targets = torch.cat([self.train_targets, targets]).detach()
         model._X_pending = X_pending
@@ -411,6 +425,11 @@ class DelayedGP(SingleTaskGP):
             model._has_transformed_inputs = False
             model._set_transformed_inputs()
         return model
+
+
+def _small_noise_is_kept() -> Any:
+    """A context in which GPyTorch has no floor of known noise."""
+    return gpytorch_settings.min_fixed_noise(float_value=0.0, double_value=0.0, half_value=0.0)
 
 
 def _as_rows(value: Any) -> Any:

@@ -272,6 +272,34 @@ def test_small_noise_is_kept():
     assert model.likelihood.noise.max().item() == 1e-9
 
 
+@pytest.mark.parametrize("noise_var", [1e-2, 1e-8])
+@pytest.mark.parametrize("name", ["se", "matern12"])
+def test_conditioning_by_botorch_is_the_written_out_formula(name, noise_var):
+    fresh, more = make(name, 8, None, noise_var), torch.tensor([[0.3], [-1.2]], dtype=torch.double)
+    noise = torch.full_like(more, noise_var)
+    after = fresh.condition_on_observations(P[:2], more, noise=noise)
+    data = torch.cat([X[:8], P[:2]]), torch.cat([Y[:8], more])
+    expected = dense(name, *data, T, noise_var)
+    assert_moments(after.posterior(T), *expected, 1e-10)
+    assert_moments(
+        fresh.with_answer(P[0], 0.3).with_answer(P[1], -1.2).posterior(T), *expected, 1e-10
+    )
+    sampler = SobolQMCNormalSampler(torch.Size([2]), seed=0)
+    fantasies = make(name, 8, None, noise_var).fantasize(P[:2], sampler)
+    assert fantasies.likelihood.noise.unique().tolist() == [noise_var]
+    np.testing.assert_allclose(
+        fantasies.posterior(T).variance[1].detach().flatten(), expected[1], atol=1e-10
+    )
+
+
+def test_conditioning_a_fresh_model_keeps_what_transforms_have_learned():
+    model = bd.DelayedGP(100 * X, Y, noise_var=NOISE, input_transform=Normalize(2))
+    expected = model.input_transform.eval().bounds.clone()
+    after = model.condition_on_observations(500 * P, Y[:6], noise=torch.full_like(Y[:6], NOISE))
+    assert torch.equal(after.input_transform.bounds, expected)
+    assert torch.equal(after.answered[0], torch.cat([100 * X, 500 * P]))
+
+
 def test_transforms_when_asked_for():
     scaled_X, scaled_Y = 100 * X - 30, 50 + 1e3 * Y
     options = {
