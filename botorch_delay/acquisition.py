@@ -82,8 +82,10 @@ class MaxVariance(_FantasyAcquisition):
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]  # typed for the base class
     def forward(self, X: Tensor) -> Tensor:
-        """Sigma at each point: ``b x 1 x d`` to ``b``."""
-        deviation = self._fantasy.posterior(X).variance.clamp_min(0.0).sqrt().reshape(X.shape[:-2])
+        """Sigma: ``b x 1 x d`` to ``b``; ``b x 1 x 1 x d`` to ``b x m`` for m fantasies."""
+        deviation = (
+            self._fantasy.posterior(X).variance.clamp_min(0.0).sqrt().squeeze(-1).squeeze(-1)
+        )
         if self.active_set is None:
             return deviation
         with torch.no_grad():
@@ -138,10 +140,10 @@ class FantasyUpperConfidenceBound(_FantasyAcquisition):
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]  # typed for the base class
     def forward(self, X: Tensor) -> Tensor:
-        """The bound at each point: ``b x 1 x d`` to ``b``."""
+        """The bound at each point: ``b x 1 x d`` to ``b``, or as :class:`MaxVariance`."""
         posterior = self._fantasy.posterior(X, posterior_transform=self.posterior_transform)
         bound = posterior.mean + self.beta**0.5 * posterior.variance.clamp_min(0.0).sqrt()
-        return bound.reshape(X.shape[:-2])
+        return bound.squeeze(-1).squeeze(-1)
 
 
 @acqf_input_constructor(FantasyUpperConfidenceBound)

@@ -44,6 +44,8 @@ class DelayedGP(SingleTaskGP):
     And posteriors come from one Cholesky factor at every size, never from an iterative solver;
     updates extend that factor.
 
+    The model of a batched ``fantasize`` has a posterior, but takes no pending points or answers.
+
     Args:
         train_X: ``n x d``, answered points; ``n = 0`` gives the prior.
         train_Y: ``n x 1``, their values.
@@ -191,9 +193,13 @@ class DelayedGP(SingleTaskGP):
 
         It is conditioned on ``y = mu~(X_pending)``, which does not change the mean. The same object
         is returned until this model changes: copy it before changing it.
+
+        Raises:
+            NotSupportedError: if points are pending, after a batched ``fantasize``.
         """
         if len(self._X_pending) == 0:
             return self
+        self._check_no_batch()
         self.eval()
         cache = self._cache
         if "fantasy" not in cache:
@@ -217,7 +223,12 @@ class DelayedGP(SingleTaskGP):
         return self.fantasy_model().posterior(X, **kwargs)
 
     def with_pending(self, X: Tensor) -> DelayedGP:
-        """A new model in which the rows of ``X`` (``p x d`` or ``d``) are pending as well."""
+        """A new model in which the rows of ``X`` (``p x d`` or ``d``) are pending as well.
+
+        Raises:
+            NotSupportedError: after a batched ``fantasize``.
+        """
+        self._check_no_batch()
         X = self._check_points(_as_rows(X), "X")
         self.eval()
         together = torch.cat([self._X_pending, X])
@@ -231,7 +242,11 @@ class DelayedGP(SingleTaskGP):
         The factor grows by one row: ``O(n^2)`` for n answers, ``O(n p)`` for one of p pending
         points after a fantasy posterior. Transforms keep the statistics that they have learned.
         ``x`` is ``d`` or ``1 x d``, and ``y`` one value in raw units.
+
+        Raises:
+            NotSupportedError: after a batched ``fantasize``.
         """
+        self._check_no_batch()
         x = self._check_points(_as_rows(x), "x")
         if len(x) != 1:
             raise InputError(f"x must be one point, got {len(x)}; call with_answer for each.")
@@ -365,6 +380,14 @@ class DelayedGP(SingleTaskGP):
         """``L^-1 K(train, X)``: ``batch_shape x n x q``."""
         train = self.train_inputs[0]
         if train.dim() > 2:  # fantasies, each with answers of its own
+            try:
+                torch.broadcast_shapes(train.shape[:-2], X.shape[:-2])
+            except RuntimeError:
+                raise InputError(
+                    f"X must have batch dimensions that broadcast with {tuple(train.shape[:-2])}, "
+                    f"those of the fantasies, got {tuple(X.shape[:-2])}; X.unsqueeze(-3) has all "
+                    "fantasies at each point."
+                ) from None
             cross = covariance(self.covar_module, train, X)
             return torch.linalg.solve_triangular(factor.matrix, cross, upper=False)
         # One solve for the whole batch.
@@ -393,6 +416,14 @@ class DelayedGP(SingleTaskGP):
                 "whose variance they could share."
             )
         return noise.mean().reshape(1)
+
+    def _check_no_batch(self) -> None:
+        if self.train_targets.dim() > 1:
+            raise NotSupportedError(
+                "Pending points and with_answer need one set of answers, got a batch of fantasies, "
+                f"{tuple(self.train_targets.shape[:-1])}; count pending points before, in "
+                "model.fantasy_model().fantasize(X, sampler)."
+            )
 
     def _check_points(self, X: Tensor, name: str) -> Tensor:
         X = validation.matrix(X, name, empty=True)

@@ -292,6 +292,29 @@ def test_conditioning_by_botorch_is_the_written_out_formula(name, noise_var):
     )
 
 
+def test_fantasies_have_a_posterior_each_and_take_no_pending_points():
+    sampler = SobolQMCNormalSampler(torch.Size([2]), seed=0)
+    model = make()
+    batch = model.fantasize(T[:1], sampler)
+    for call in (
+        lambda: batch.fantasy_posterior(T),
+        lambda: batch.with_pending(P),
+        lambda: batch.with_answer(P[0], 0.3),
+        lambda: bd.MaxVariance(batch),
+    ):
+        with pytest.raises(NotSupportedError, match=r"\(2,\); count pending points before"):
+            call()
+    counted = model.fantasy_model().fantasize(T[:1], sampler)
+    expected = make(pending=torch.cat([P, T[:1]])).fantasy_posterior(T).variance
+    torch.testing.assert_close(counted.fantasy_posterior(T).variance[1], expected)
+    at = T.reshape(9, 1, 1, 2)
+    for acquisition in (bd.MaxVariance(counted), bd.FantasyUpperConfidenceBound(counted, 4.0)):
+        assert acquisition(at).shape == (9, 2)
+        with pytest.raises(InputError, match=r"broadcast with \(2,\).*unsqueeze"):
+            acquisition(T.unsqueeze(1))
+    torch.testing.assert_close(bd.MaxVariance(counted)(at)[:, 1], expected.sqrt().flatten())
+
+
 def test_conditioning_a_fresh_model_keeps_what_transforms_have_learned():
     model = bd.DelayedGP(100 * X, Y, noise_var=NOISE, input_transform=Normalize(2))
     expected = model.input_transform.eval().bounds.clone()
