@@ -310,8 +310,9 @@ class DelayedGP(SingleTaskGP):
     ) -> DelayedGP:
         """Move to another dtype or device, as ``model.to`` does."""
         self.prediction_strategy = None
-        if "_X_pending" in self.__dict__:  # not while the base class is set up
-            self._X_pending = fn(self._X_pending)
+        for name in ("_X_pending", "_original_train_inputs"):
+            if name in self.__dict__:  # not before it is set
+                setattr(self, name, fn(getattr(self, name)))
         return super()._apply(fn)
 
     @torch.no_grad()

@@ -415,6 +415,22 @@ def test_caches_follow_every_way_of_changing_a_model():
         assert single.fantasy_posterior(T.float()).mean.dtype == torch.float32
 
 
+@pytest.mark.filterwarnings("ignore::botorch.exceptions.warnings.InputDataWarning")
+@pytest.mark.parametrize("looked_at", [True, False])
+def test_points_before_a_transform_move_with_the_model(looked_at):
+    model = bd.DelayedGP(
+        X, Y, noise_var=NOISE, X_pending=P, covar_module=se(), input_transform=Normalize(2)
+    )
+    expected = copy.deepcopy(model).fantasy_posterior(T)
+    if looked_at:
+        model.posterior(T)
+    model = model.float()
+    got = model.fantasy_posterior(T.float())
+    assert model.answered[0].dtype == got.mean.dtype == torch.float32
+    torch.testing.assert_close(got.variance.double(), expected.variance, rtol=0, atol=1e-3)
+    assert model.train().train_inputs[0].dtype == torch.float32
+
+
 def test_in_botorch_s_acquisition_functions():
     model = make()
     bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).double()
