@@ -44,6 +44,10 @@ class DelayedGP(SingleTaskGP):
     And posteriors come from one Cholesky factor at every size, never from an iterative solver;
     updates extend that factor.
 
+    Gradients with respect to X are of first order, from PyTorch's ``cdist``: for a Hessian take
+    differences of them. Training points are detached; hyperparameters have gradients under
+    ``botorch.settings.propagate_grads``.
+
     The model of a batched ``fantasize`` has a posterior, but takes no pending points or answers.
 
     Args:
