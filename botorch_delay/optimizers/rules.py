@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from botorch.acquisition.acquisition import AcquisitionFunction, OneShotAcquisitionFunction
@@ -274,15 +274,13 @@ class BotorchRule(Rule):
         validation.instance(factory, Callable, "factory", expected)
         self.factory = factory
         self.options = options
-        self._constructor: Callable[..., dict[str, Any]] | None = None
         kind = factory if isinstance(factory, type) else object
         self.analytic = issubclass(kind, AnalyticAcquisitionFunction)
-        if issubclass(kind, AcquisitionFunction):
+        # The constructor itself is looked up where it is called: it cannot be pickled.
+        self._has_constructor = issubclass(kind, AcquisitionFunction)
+        if self._has_constructor:
             # Imported here because it imports every acquisition function, and scipy.stats.
-            from botorch.acquisition.input_constructors import (
-                ACQF_INPUT_CONSTRUCTOR_REGISTRY,
-                get_acqf_input_constructor,
-            )
+            from botorch.acquisition.input_constructors import ACQF_INPUT_CONSTRUCTOR_REGISTRY
 
             if kind not in ACQF_INPUT_CONSTRUCTOR_REGISTRY:
                 raise InputError(
@@ -294,7 +292,6 @@ class BotorchRule(Rule):
                     f"{factory.__name__} is a one-shot acquisition function, which optimises "
                     "fantasy points together with the candidate; it cannot rank single points."
                 )
-            self._constructor = get_acqf_input_constructor(kind)
         try:
             parameters = inspect.signature(factory).parameters
         except (TypeError, ValueError) as error:
@@ -302,7 +299,7 @@ class BotorchRule(Rule):
         known = parameters.get("X_pending")
         # Whether X_pending is passed also when nothing is pending.
         self._needs_pending = known is not None and known.default is inspect.Parameter.empty
-        self.takes_pending = known is not None if self._constructor is None else not self.analytic
+        self.takes_pending = not self.analytic if self._has_constructor else known is not None
 
     @property
     def name(self) -> str:
@@ -377,14 +374,17 @@ class BotorchRule(Rule):
     ) -> AcquisitionFunction:
         """The acquisition function for a model of ``m x d`` points, with ``p x d`` pending."""
         options = dict(self.options)
-        if self._constructor is not None:
+        if self._has_constructor:
+            from botorch.acquisition.input_constructors import get_acqf_input_constructor
+
+            construct = get_acqf_input_constructor(cast("type[AcquisitionFunction]", self.factory))
             options["training_data"] = SupervisedDataset(
                 train_X,
                 train_Y,
                 feature_names=[f"x{i}" for i in range(train_X.shape[-1])],
                 outcome_names=["y"],
             )
-            made = self.factory(**self._constructor(model=model, **options))
+            made = self.factory(**construct(model=model, **options))
             if X_pending is not None and self.takes_pending:
                 made.set_X_pending(X_pending)
             return made

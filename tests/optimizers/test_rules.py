@@ -1,4 +1,5 @@
 import math
+import pickle
 import warnings
 
 import numpy as np
@@ -506,6 +507,17 @@ def test_a_point_that_has_only_failed_is_pending_until_it_is_answered():
     opt.tell(second, 2.0)
     opt.ask()
     assert seen[-3:] == [0, 1, 0]
+
+
+@pytest.mark.parametrize("rule", [bd.UCB(4.0), bd.BotorchRule(UpperConfidenceBound, beta=4.0)])
+def test_an_optimizer_is_pickled_after_a_climb_on_a_box(rule):
+    box = bd.BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double))
+    opt = bd.AcquisitionOptimizer(box, covar_module=se(), noise_var=NOISE, rule=rule)
+    for trial in opt.ask(4)[:3]:
+        opt.tell(trial, value(trial))
+    opt.ask()
+    again = pickle.loads(pickle.dumps(opt))
+    assert torch.equal(again.ask().x, opt.ask().x)
 
 
 def test_acquisitions_that_take_pending_points_only_afterwards():
