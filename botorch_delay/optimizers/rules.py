@@ -242,7 +242,7 @@ class ThompsonSampling(Rule):
 
 
 class BotorchRule(Rule):
-    """Any acquisition function of BoTorch.
+    """An acquisition function of BoTorch that scores single points.
 
     A class is built with BoTorch's own input constructor, so that ``best_f``, ``X_baseline``
     and the like come from the answers. A function is called as ``factory(model)`` or, if it
