@@ -1,8 +1,8 @@
 """Acquisition functions for BoTorch that count pending points.
 
 They are of the fantasy posterior: its mean is that of the answers, its deviation the one that is
-left once the pending points are answered, too. The model is a :class:`DelayedGP`, or any
-single-output GPyTorch model of BoTorch.
+left once the pending points are answered, too. The model is a :class:`DelayedGP`, or any exact GP
+of BoTorch with one output, as ``SingleTaskGP`` is.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from botorch.models.gpytorch import GPyTorchModel
 from botorch.models.model import Model
 from botorch.utils.transforms import t_batch_mode_transform
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
+from gpytorch.models import ExactGP
 from torch import Tensor
 
 from botorch_delay import validation
@@ -34,9 +35,20 @@ class PointSet(Protocol):
 class _FantasyAcquisition(AcquisitionFunction):
     """An acquisition function of the fantasy posterior, for single points."""
 
-    def __init__(self, model: Model, X_pending: Tensor | None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        X_pending: Tensor | None,
+        posterior_transform: PosteriorTransform | None = None,
+    ) -> None:
         validation.instance(model, Model, "model", "a BoTorch model")
+        if posterior_transform is None and model.num_outputs != 1:
+            raise NotSupportedError(
+                f"{type(self).__name__} needs a model of one output, got {model.num_outputs}; pass "
+                "model.subset_output([0]), for instance."
+            )
         super().__init__(model=model)
+        self.posterior_transform = posterior_transform
         self.set_X_pending(X_pending)
 
     def set_X_pending(self, X_pending: Tensor | None = None) -> None:
@@ -51,6 +63,9 @@ class MaxVariance(_FantasyAcquisition):
     It is what Algorithm 1 maximises, for a BoTorch loop of your own; BPEDelayOptimizer uses the
     designs of :mod:`botorch_delay.design`.
 
+    With pending points sigma is that of a copy of the model: after a change of hyperparameters call
+    ``set_X_pending`` again.
+
     Args:
         model: of one output.
         active_set: where points may be asked, None for everywhere; elsewhere it is ``-inf``.
@@ -58,7 +73,8 @@ class MaxVariance(_FantasyAcquisition):
 
     Raises:
         InputTypeError: if ``model`` is not a model, or ``active_set`` has no ``contains``.
-        NotSupportedError: if the model cannot be conditioned on pending points.
+        NotSupportedError: if the model has several outputs, or cannot be conditioned on pending
+            points.
 
     Example:
         >>> X = torch.tensor([[0.1]], dtype=torch.double)
@@ -82,8 +98,10 @@ class MaxVariance(_FantasyAcquisition):
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]  # typed for the base class
     def forward(self, X: Tensor) -> Tensor:
-        """Sigma at each point: ``b x 1 x d`` to ``b``."""
-        deviation = self._fantasy.posterior(X).variance.clamp_min(0.0).sqrt().reshape(X.shape[:-2])
+        """Sigma: ``b x 1 x d`` to ``b``; ``b x 1 x 1 x d`` to ``b x m`` for m fantasies."""
+        deviation = (
+            self._fantasy.posterior(X).variance.clamp_min(0.0).sqrt().squeeze(-1).squeeze(-1)
+        )
         if self.active_set is None:
             return deviation
         with torch.no_grad():
@@ -103,16 +121,18 @@ class FantasyUpperConfidenceBound(_FantasyAcquisition):
     """The upper confidence bound mu~ + sqrt(beta) sigma, pending points counted in sigma.
 
     BoTorch's ``UpperConfidenceBound`` of the fantasy posterior (GP-BUCB, Desautels 2014). Unlike
-    that class it takes ``X_pending``, so it can be used for sequential batches.
+    that class it takes ``X_pending``, so it can be used for sequential batches. As with
+    :class:`MaxVariance` sigma is then that of a copy of the model.
 
     Args:
-        model: of one output.
+        model: of one output; of several, posterior_transform must make one of them.
         beta: BoTorch's convention, the square of the factor on sigma; above 0.
         X_pending: ``p x d``, pending points in addition to the model's own.
         posterior_transform: of the posterior, to minimise for instance.
 
     Raises:
-        NotSupportedError: if the model cannot be conditioned on pending points.
+        NotSupportedError: if the model has several outputs, or cannot be conditioned on pending
+            points.
 
     Example:
         >>> X = torch.tensor([[0.1], [0.9]], dtype=torch.double)
@@ -132,16 +152,15 @@ class FantasyUpperConfidenceBound(_FantasyAcquisition):
         X_pending: Tensor | None = None,
         posterior_transform: PosteriorTransform | None = None,
     ) -> None:
-        super().__init__(model, X_pending)
+        super().__init__(model, X_pending, posterior_transform)
         self.beta = validation.positive(beta, "beta")
-        self.posterior_transform = posterior_transform
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]  # typed for the base class
     def forward(self, X: Tensor) -> Tensor:
-        """The bound at each point: ``b x 1 x d`` to ``b``."""
+        """The bound at each point: ``b x 1 x d`` to ``b``, or as :class:`MaxVariance`."""
         posterior = self._fantasy.posterior(X, posterior_transform=self.posterior_transform)
         bound = posterior.mean + self.beta**0.5 * posterior.variance.clamp_min(0.0).sqrt()
-        return bound.reshape(X.shape[:-2])
+        return bound.squeeze(-1).squeeze(-1)
 
 
 @acqf_input_constructor(FantasyUpperConfidenceBound)
@@ -164,10 +183,11 @@ def _fantasy_model(model: Any, X_pending: Tensor | None) -> Any:
         return (model if X_pending is None else model.with_pending(X_pending)).fantasy_model()
     if X_pending is None:
         return model
-    if not isinstance(model, GPyTorchModel) or model.num_outputs != 1:
+    exact = isinstance(model, GPyTorchModel) and isinstance(model, ExactGP)
+    if not exact or model.num_outputs != 1:
         raise NotSupportedError(
-            f"X_pending needs a DelayedGP or a single-output GPyTorch model, got "
-            f"{type(model).__name__}."
+            "X_pending needs a DelayedGP, or an exact GP of one output as SingleTaskGP is, got "
+            f"{type(model).__name__}; leave X_pending out, or pass such a model."
         )
     # The variance does not depend on the values; those of the mean leave the mean as it is.
     mean = model.posterior(X_pending).mean.detach()

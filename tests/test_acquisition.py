@@ -1,12 +1,15 @@
+from functools import partial
+
 import pytest
 import torch
 from botorch.acquisition import UpperConfidenceBound
 from botorch.acquisition.input_constructors import get_acqf_input_constructor
 from botorch.acquisition.objective import ScalarizedPosteriorTransform
-from botorch.models import SingleTaskGP
+from botorch.models import ModelListGP, SingleTaskGP, SingleTaskVariationalGP
 from botorch.models.deterministic import GenericDeterministicModel
 from botorch.models.transforms import Normalize, Standardize
 from botorch.optim import optimize_acqf, optimize_acqf_discrete
+from botorch.utils import standardize
 from cases import normal, scattered, se
 
 import botorch_delay as bd
@@ -58,8 +61,46 @@ def test_any_gpytorch_model_of_botorch_will_do():
         noise = theirs.likelihood.noise.mean().item()
         ours = bd.DelayedGP(X, Y, noise_var=noise, X_pending=P, covar_module=se())
         torch.testing.assert_close(pending, deviation(ours.fantasy_model(), T), rtol=1e-4, atol=0)
-    with pytest.raises(NotSupportedError, match="DelayedGP"):
-        bd.MaxVariance(GenericDeterministicModel(lambda x: x), X_pending=P)
+
+
+@pytest.mark.parametrize(
+    "acquisition", [bd.MaxVariance, partial(bd.FantasyUpperConfidenceBound, beta=4.0)]
+)
+def test_models_that_cannot_count_pending_points_are_refused_when_built(acquisition):
+    single, values = SingleTaskGP(X, Y).eval(), standardize(Y)
+    for wrong in (
+        GenericDeterministicModel(lambda x: x),
+        SingleTaskVariationalGP(X, values).eval(),
+        ModelListGP(single),
+    ):
+        acquisition(wrong)
+        with pytest.raises(NotSupportedError, match=f"DelayedGP.*got {type(wrong).__name__}"):
+            acquisition(wrong, X_pending=P)
+        with pytest.raises(NotSupportedError, match="DelayedGP"):
+            acquisition(wrong).set_X_pending(P)
+    for several in (SingleTaskGP(X, torch.cat([Y, Y], dim=1)), ModelListGP(single, single)):
+        with pytest.raises(NotSupportedError, match="one output, got 2"):
+            acquisition(several)
+
+
+def test_one_of_several_outputs():
+    several = SingleTaskGP(X, torch.cat([Y, -Y], dim=1)).eval()
+    second = ScalarizedPosteriorTransform(torch.tensor([0.0, 1.0]).double())
+    bound = bd.FantasyUpperConfidenceBound(several, 4.0, posterior_transform=second)
+    expected = UpperConfidenceBound(several, 4.0, posterior_transform=second)
+    torch.testing.assert_close(bound(T.unsqueeze(1)), expected(T.unsqueeze(1)))
+
+
+def test_pending_points_are_counted_by_a_copy_of_the_model():
+    theirs = SingleTaskGP(X, Y, torch.full_like(Y, 1e-2), covar_module=se()).eval()
+    sigma = bd.MaxVariance(theirs, X_pending=P)
+    before = sigma(T.unsqueeze(1))
+    theirs.train()
+    theirs.covar_module.lengthscale = 0.1
+    theirs.eval()
+    assert torch.equal(sigma(T.unsqueeze(1)), before)
+    sigma.set_X_pending(P)
+    assert (sigma(T.unsqueeze(1)) > before).all()
 
 
 def test_greedy_picks_through_botorch_equal_the_design():

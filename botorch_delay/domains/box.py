@@ -24,7 +24,7 @@ class BoxDomain(Domain):
     """A box, some of whose columns may be restricted to lists of values.
 
     Args:
-        bounds: ``2 x d``: lower ends, upper ends; floating, finite, lower below upper.
+        bounds: ``2 x d``: lower ends, upper ends; floating, lower below upper, with finite widths.
         discrete_dims: for a column the numbers that are allowed there, as in
             ``botorch.optim.optimize_acqf_mixed_alternating``.
         cat_dims: for a column the numbers that are allowed there, where they only name
@@ -74,6 +74,14 @@ class BoxDomain(Domain):
                     f"The lower bound must be below the upper one; column {dim} "
                     f"({self.names[dim]}) has {low} and {high}."
                 )
+        width = bounds[1] - bounds[0]
+        if not bool(width.isfinite().all()):
+            dim = int(width.isinf().nonzero()[0])
+            raise InputError(
+                f"The width of the box must be finite in {bounds.dtype}; column {dim} "
+                f"({self.names[dim]}) has {bounds[0, dim].item()} and {bounds[1, dim].item()}; use "
+                "other units."
+            )
         self.check_logarithms(bounds, "bounds")
         discrete = self._check_values(discrete_dims, "discrete_dims")
         categories = self._check_values(cat_dims, "cat_dims")

@@ -44,6 +44,12 @@ class DelayedGP(SingleTaskGP):
     And posteriors come from one Cholesky factor at every size, never from an iterative solver;
     updates extend that factor.
 
+    Gradients with respect to X are of first order, from PyTorch's ``cdist``: for a Hessian take
+    differences of them. Training points are detached; hyperparameters have gradients under
+    ``botorch.settings.propagate_grads``.
+
+    The model of a batched ``fantasize`` has a posterior, but takes no pending points or answers.
+
     Args:
         train_X: ``n x d``, answered points; ``n = 0`` gives the prior.
         train_Y: ``n x 1``, their values.
@@ -109,7 +115,7 @@ class DelayedGP(SingleTaskGP):
         with (
             warnings.catch_warnings(),
             validate_input_scaling(False),
-            gpytorch_settings.min_fixed_noise(float_value=0.0, double_value=0.0, half_value=0.0),
+            _small_noise_is_kept(),
         ):
             warnings.simplefilter("ignore", InputDataWarning)
             super().__init__(
@@ -191,9 +197,13 @@ class DelayedGP(SingleTaskGP):
 
         It is conditioned on ``y = mu~(X_pending)``, which does not change the mean. The same object
         is returned until this model changes: copy it before changing it.
+
+        Raises:
+            NotSupportedError: if points are pending, after a batched ``fantasize``.
         """
         if len(self._X_pending) == 0:
             return self
+        self._check_no_batch()
         self.eval()
         cache = self._cache
         if "fantasy" not in cache:
@@ -217,7 +227,12 @@ class DelayedGP(SingleTaskGP):
         return self.fantasy_model().posterior(X, **kwargs)
 
     def with_pending(self, X: Tensor) -> DelayedGP:
-        """A new model in which the rows of ``X`` (``p x d`` or ``d``) are pending as well."""
+        """A new model in which the rows of ``X`` (``p x d`` or ``d``) are pending as well.
+
+        Raises:
+            NotSupportedError: after a batched ``fantasize``.
+        """
+        self._check_no_batch()
         X = self._check_points(_as_rows(X), "X")
         self.eval()
         together = torch.cat([self._X_pending, X])
@@ -231,7 +246,11 @@ class DelayedGP(SingleTaskGP):
         The factor grows by one row: ``O(n^2)`` for n answers, ``O(n p)`` for one of p pending
         points after a fantasy posterior. Transforms keep the statistics that they have learned.
         ``x`` is ``d`` or ``1 x d``, and ``y`` one value in raw units.
+
+        Raises:
+            NotSupportedError: after a batched ``fantasize``.
         """
+        self._check_no_batch()
         x = self._check_points(_as_rows(x), "x")
         if len(x) != 1:
             raise InputError(f"x must be one point, got {len(x)}; call with_answer for each.")
@@ -260,6 +279,20 @@ class DelayedGP(SingleTaskGP):
         noise = self._pending_noise().expand(mvn.batch_shape + mvn.event_shape)
         return self.likelihood(mvn, X, noise=noise)
 
+    def condition_on_observations(
+        self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any
+    ) -> DelayedGP:
+        """BoTorch's model with more answers ``Y``, ``batch x n x 1``, at X, ``batch x n x d``.
+
+        ``noise`` has the shape of Y, and the units of the targets. Transforms keep the statistics
+        that they have learned.
+
+        Raises:
+            NotSupportedError: without any answered point.
+        """
+        self.eval()
+        return cast("DelayedGP", super().condition_on_observations(X, Y, noise=noise, **kwargs))
+
     def get_fantasy_model(self, inputs: Tensor, targets: Tensor, **kwargs: Any) -> DelayedGP:
         """GPyTorch's fantasy update, as BoTorch's look-ahead acquisition functions use it.
 
@@ -271,17 +304,19 @@ class DelayedGP(SingleTaskGP):
                 "Conditioning needs at least one answered point; build a DelayedGP with it, or "
                 "use with_answer."
             )
-        if self.prediction_strategy is None:
-            ExactGP.__call__(self, self.train_inputs[0][..., :1, :])
-        return super().get_fantasy_model(inputs, targets, **kwargs)
+        with _small_noise_is_kept():
+            if self.prediction_strategy is None:
+                ExactGP.__call__(self, self.train_inputs[0][..., :1, :])
+            return super().get_fantasy_model(inputs, targets, **kwargs)
 
     def _apply(  # type: ignore[override]  # GPyTorch's signature
         self, fn: Callable[[Tensor], Tensor]
     ) -> DelayedGP:
         """Move to another dtype or device, as ``model.to`` does."""
         self.prediction_strategy = None
-        if "_X_pending" in self.__dict__:  # not while the base class is set up
-            self._X_pending = fn(self._X_pending)
+        for name in ("_X_pending", "_original_train_inputs"):
+            if name in self.__dict__:  # not before it is set
+                setattr(self, name, fn(getattr(self, name)))
         return super()._apply(fn)
 
     @torch.no_grad()
@@ -350,6 +385,14 @@ class DelayedGP(SingleTaskGP):
         """``L^-1 K(train, X)``: ``batch_shape x n x q``."""
         train = self.train_inputs[0]
         if train.dim() > 2:  # fantasies, each with answers of its own
+            try:
+                torch.broadcast_shapes(train.shape[:-2], X.shape[:-2])
+            except RuntimeError:
+                raise InputError(
+                    f"X must have batch dimensions that broadcast with {tuple(train.shape[:-2])}, "
+                    f"those of the fantasies, got {tuple(X.shape[:-2])}; X.unsqueeze(-3) has all "
+                    "fantasies at each point."
+                ) from None
             cross = covariance(self.covar_module, train, X)
             return torch.linalg.solve_triangular(factor.matrix, cross, upper=False)
         # One solve for the whole batch.
@@ -379,6 +422,14 @@ class DelayedGP(SingleTaskGP):
             )
         return noise.mean().reshape(1)
 
+    def _check_no_batch(self) -> None:
+        if self.train_targets.dim() > 1:
+            raise NotSupportedError(
+                "Pending points and with_answer need one set of answers, got a batch of fantasies, "
+                f"{tuple(self.train_targets.shape[:-1])}; count pending points before, in "
+                "model.fantasy_model().fantasize(X, sampler)."
+            )
+
     def _check_points(self, X: Tensor, name: str) -> Tensor:
         X = validation.matrix(X, name, empty=True)
         validation.matches(X, name, self._raw_X)
@@ -401,9 +452,8 @@ class DelayedGP(SingleTaskGP):
             shared.append(self.mean_module)
         model = copy.deepcopy(self, {id(part): part for part in shared})
         if fixed:
-            # Set afterwards, since the constructor would raise it to GPyTorch's floor.
-            model.likelihood = FixedNoiseGaussianLikelihood(torch.ones_like(noise)).eval()
-            model.likelihood.noise_covar.noise = noise.detach()
+            with _small_noise_is_kept():
+                model.likelihood = FixedNoiseGaussianLikelihood(noise.detach()).eval()
         model.train_inputs = (torch.cat([self._raw_X, X]),)
         model.train_targets = torch.cat([self.train_targets, targets]).detach()
         model._X_pending = X_pending
@@ -411,6 +461,11 @@ class DelayedGP(SingleTaskGP):
             model._has_transformed_inputs = False
             model._set_transformed_inputs()
         return model
+
+
+def _small_noise_is_kept() -> Any:
+    """A context in which GPyTorch has no floor of known noise."""
+    return gpytorch_settings.min_fixed_noise(float_value=0.0, double_value=0.0, half_value=0.0)
 
 
 def _as_rows(value: Any) -> Any:

@@ -170,10 +170,13 @@ def yeo_johnson(y: Tensor, weight: Tensor) -> Warping:
     values = np.unique(every)
     if len(values) < MIN_VALUES:
         return Warping()
-    scale = float(every.std())
-    standard = (every - every.mean()) / scale
-    _, power = stats.yeojohnson(standard)
-    warped = stats.yeojohnson((values - every.mean()) / scale, lmbda=float(np.clip(power, -4, 6)))
+    # By a power of 2, which is exact, so that no square is lost below the smallest number.
+    _, exponent = np.frexp(values[-1] - values[0])
+    every = np.ldexp(every, -exponent)
+    mean, scale = every.mean(), every.std()
+    _, power = stats.yeojohnson((every - mean) / scale)
+    standard = (np.ldexp(values, -exponent) - mean) / scale
+    warped = stats.yeojohnson(standard, lmbda=float(np.clip(power, -4, 6)))
     return Warping.through(values, warped)
 
 

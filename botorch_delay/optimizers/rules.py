@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from botorch.acquisition.acquisition import AcquisitionFunction, OneShotAcquisitionFunction
@@ -242,13 +242,15 @@ class ThompsonSampling(Rule):
 
 
 class BotorchRule(Rule):
-    """Any acquisition function of BoTorch.
+    """An acquisition function of BoTorch that scores single points.
 
     A class is built with BoTorch's own input constructor, so that ``best_f``, ``X_baseline``
     and the like come from the answers. A function is called as ``factory(model)`` or, if it
     has that parameter, ``factory(model, X_pending=X)``, and returns the acquisition function.
     Models are :class:`DelayedGP`, of values to be maximised; where the kernel is learned, of
-    normalised inputs and standardised values, and options must be in those units.
+    normalised inputs and standardised values, and options must be in those units. Pending points
+    come as ``X_pending`` alone, so that none counts twice; analytic classes, which do not take
+    them, get the fantasy model.
 
     Args:
         factory: a class with a registered input constructor, or a function.
@@ -272,15 +274,13 @@ class BotorchRule(Rule):
         validation.instance(factory, Callable, "factory", expected)
         self.factory = factory
         self.options = options
-        self._constructor: Callable[..., dict[str, Any]] | None = None
         kind = factory if isinstance(factory, type) else object
         self.analytic = issubclass(kind, AnalyticAcquisitionFunction)
-        if issubclass(kind, AcquisitionFunction):
+        # The constructor itself is looked up where it is called: it cannot be pickled.
+        self._has_constructor = issubclass(kind, AcquisitionFunction)
+        if self._has_constructor:
             # Imported here because it imports every acquisition function, and scipy.stats.
-            from botorch.acquisition.input_constructors import (
-                ACQF_INPUT_CONSTRUCTOR_REGISTRY,
-                get_acqf_input_constructor,
-            )
+            from botorch.acquisition.input_constructors import ACQF_INPUT_CONSTRUCTOR_REGISTRY
 
             if kind not in ACQF_INPUT_CONSTRUCTOR_REGISTRY:
                 raise InputError(
@@ -292,7 +292,6 @@ class BotorchRule(Rule):
                     f"{factory.__name__} is a one-shot acquisition function, which optimises "
                     "fantasy points together with the candidate; it cannot rank single points."
                 )
-            self._constructor = get_acqf_input_constructor(kind)
         try:
             parameters = inspect.signature(factory).parameters
         except (TypeError, ValueError) as error:
@@ -300,7 +299,7 @@ class BotorchRule(Rule):
         known = parameters.get("X_pending")
         # Whether X_pending is passed also when nothing is pending.
         self._needs_pending = known is not None and known.default is inspect.Parameter.empty
-        self.takes_pending = known is not None if self._constructor is None else not self.analytic
+        self.takes_pending = not self.analytic if self._has_constructor else known is not None
 
     @property
     def name(self) -> str:
@@ -359,11 +358,10 @@ class BotorchRule(Rule):
                 y,
                 answers.data.noise_var.unsqueeze(-1),
                 noise_var=surrogate.noise_var,  # of answers that are still out
-                X_pending=pending,
+                X_pending=pending if self.analytic else None,  # others get it as X_pending
                 covar_module=copy.deepcopy(surrogate.covar_module),
             )
-            used = gp.fantasy_model() if self.analytic and pending is not None else gp
-            acquisition = self.build(used, X, y, pending)
+            acquisition = self.build(gp.fantasy_model(), X, y, pending)
 
         def at(points: Tensor) -> Tensor:
             with _quietly(seed, X.device):
@@ -376,14 +374,17 @@ class BotorchRule(Rule):
     ) -> AcquisitionFunction:
         """The acquisition function for a model of ``m x d`` points, with ``p x d`` pending."""
         options = dict(self.options)
-        if self._constructor is not None:
+        if self._has_constructor:
+            from botorch.acquisition.input_constructors import get_acqf_input_constructor
+
+            construct = get_acqf_input_constructor(cast("type[AcquisitionFunction]", self.factory))
             options["training_data"] = SupervisedDataset(
                 train_X,
                 train_Y,
                 feature_names=[f"x{i}" for i in range(train_X.shape[-1])],
                 outcome_names=["y"],
             )
-            made = self.factory(**self._constructor(model=model, **options))
+            made = self.factory(**construct(model=model, **options))
             if X_pending is not None and self.takes_pending:
                 made.set_X_pending(X_pending)
             return made

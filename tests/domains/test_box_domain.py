@@ -156,6 +156,7 @@ def test_bad_boxes(options, error, message):
         ([[0.0, 1.0], [1.0, 0.5]], InputError, "column 1"),
         ([[0.0], [0.0]], InputError, "below the upper"),
         ([[0.0], [torch.inf]], InputError, "finite"),
+        ([[0.0, -1e308], [1.0, 1e308]], InputError, "width.*column 1.*other units"),
         ([[0.0], [1.0], [2.0]], InputError, "2 x d"),
     ],
 )

@@ -272,6 +272,57 @@ def test_small_noise_is_kept():
     assert model.likelihood.noise.max().item() == 1e-9
 
 
+@pytest.mark.parametrize("noise_var", [1e-2, 1e-8])
+@pytest.mark.parametrize("name", ["se", "matern12"])
+def test_conditioning_by_botorch_is_the_written_out_formula(name, noise_var):
+    fresh, more = make(name, 8, None, noise_var), torch.tensor([[0.3], [-1.2]], dtype=torch.double)
+    noise = torch.full_like(more, noise_var)
+    after = fresh.condition_on_observations(P[:2], more, noise=noise)
+    data = torch.cat([X[:8], P[:2]]), torch.cat([Y[:8], more])
+    expected = dense(name, *data, T, noise_var)
+    assert_moments(after.posterior(T), *expected, 1e-10)
+    assert_moments(
+        fresh.with_answer(P[0], 0.3).with_answer(P[1], -1.2).posterior(T), *expected, 1e-10
+    )
+    sampler = SobolQMCNormalSampler(torch.Size([2]), seed=0)
+    fantasies = make(name, 8, None, noise_var).fantasize(P[:2], sampler)
+    assert fantasies.likelihood.noise.unique().tolist() == [noise_var]
+    np.testing.assert_allclose(
+        fantasies.posterior(T).variance[1].detach().flatten(), expected[1], atol=1e-10
+    )
+
+
+def test_fantasies_have_a_posterior_each_and_take_no_pending_points():
+    sampler = SobolQMCNormalSampler(torch.Size([2]), seed=0)
+    model = make()
+    batch = model.fantasize(T[:1], sampler)
+    for call in (
+        lambda: batch.fantasy_posterior(T),
+        lambda: batch.with_pending(P),
+        lambda: batch.with_answer(P[0], 0.3),
+        lambda: bd.MaxVariance(batch),
+    ):
+        with pytest.raises(NotSupportedError, match=r"\(2,\); count pending points before"):
+            call()
+    counted = model.fantasy_model().fantasize(T[:1], sampler)
+    expected = make(pending=torch.cat([P, T[:1]])).fantasy_posterior(T).variance
+    torch.testing.assert_close(counted.fantasy_posterior(T).variance[1], expected)
+    at = T.reshape(9, 1, 1, 2)
+    for acquisition in (bd.MaxVariance(counted), bd.FantasyUpperConfidenceBound(counted, 4.0)):
+        assert acquisition(at).shape == (9, 2)
+        with pytest.raises(InputError, match=r"broadcast with \(2,\).*unsqueeze"):
+            acquisition(T.unsqueeze(1))
+    torch.testing.assert_close(bd.MaxVariance(counted)(at)[:, 1], expected.sqrt().flatten())
+
+
+def test_conditioning_a_fresh_model_keeps_what_transforms_have_learned():
+    model = bd.DelayedGP(100 * X, Y, noise_var=NOISE, input_transform=Normalize(2))
+    expected = model.input_transform.eval().bounds.clone()
+    after = model.condition_on_observations(500 * P, Y[:6], noise=torch.full_like(Y[:6], NOISE))
+    assert torch.equal(after.input_transform.bounds, expected)
+    assert torch.equal(after.answered[0], torch.cat([100 * X, 500 * P]))
+
+
 def test_transforms_when_asked_for():
     scaled_X, scaled_Y = 100 * X - 30, 50 + 1e3 * Y
     options = {
@@ -362,6 +413,22 @@ def test_caches_follow_every_way_of_changing_a_model():
         assert single.posterior(T.float()).mean.dtype == torch.float32
         assert single.X_pending.dtype == torch.float32
         assert single.fantasy_posterior(T.float()).mean.dtype == torch.float32
+
+
+@pytest.mark.filterwarnings("ignore::botorch.exceptions.warnings.InputDataWarning")
+@pytest.mark.parametrize("looked_at", [True, False])
+def test_points_before_a_transform_move_with_the_model(looked_at):
+    model = bd.DelayedGP(
+        X, Y, noise_var=NOISE, X_pending=P, covar_module=se(), input_transform=Normalize(2)
+    )
+    expected = copy.deepcopy(model).fantasy_posterior(T)
+    if looked_at:
+        model.posterior(T)
+    model = model.float()
+    got = model.fantasy_posterior(T.float())
+    assert model.answered[0].dtype == got.mean.dtype == torch.float32
+    torch.testing.assert_close(got.variance.double(), expected.variance, rtol=0, atol=1e-3)
+    assert model.train().train_inputs[0].dtype == torch.float32
 
 
 def test_in_botorch_s_acquisition_functions():

@@ -1,4 +1,5 @@
 import math
+import pickle
 import warnings
 
 import numpy as np
@@ -428,6 +429,29 @@ def test_the_analytic_ucb_of_botorch_is_gp_bucb():
             theirs.tell(b, value(b))
 
 
+def bound(model, X_pending=None):
+    """A user's factory, which counts the pending points beside the model's own."""
+    return bd.FantasyUpperConfidenceBound(model, 4.0, X_pending=X_pending)
+
+
+@pytest.mark.parametrize(
+    ("rule", "same"),
+    [
+        (bd.BotorchRule(bd.FantasyUpperConfidenceBound, beta=4.0), bd.UCB(4.0)),
+        (bound, bd.UCB(4.0)),
+        (bd.MaxVariance, bd.UCB(1e12)),
+    ],
+    ids=["FantasyUCB", "function", "MaxVariance"],
+)
+def test_no_pending_point_counts_twice(rule, same):
+    # With noise as large as the prior variance a second look at a point is worth something.
+    opts = [make(each, noise_var=1.0) for each in (rule, same)]
+    for opt in opts:
+        opt.attach(opt.domain.points[:5], normal(5))
+    asked = [[trial.index for trial in opt.ask(20)] for opt in opts]
+    assert asked[0] == asked[1]
+
+
 def test_a_botorch_rule_asks_what_botorch_would():
     def factory(model, X_pending=None):
         sampler = SobolQMCNormalSampler(torch.Size([64]), seed=0)
@@ -483,6 +507,17 @@ def test_a_point_that_has_only_failed_is_pending_until_it_is_answered():
     opt.tell(second, 2.0)
     opt.ask()
     assert seen[-3:] == [0, 1, 0]
+
+
+@pytest.mark.parametrize("rule", [bd.UCB(4.0), bd.BotorchRule(UpperConfidenceBound, beta=4.0)])
+def test_an_optimizer_is_pickled_after_a_climb_on_a_box(rule):
+    box = bd.BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double))
+    opt = bd.AcquisitionOptimizer(box, covar_module=se(), noise_var=NOISE, rule=rule)
+    for trial in opt.ask(4)[:3]:
+        opt.tell(trial, value(trial))
+    opt.ask()
+    again = pickle.loads(pickle.dumps(opt))
+    assert torch.equal(again.ask().x, opt.ask().x)
 
 
 def test_acquisitions_that_take_pending_points_only_afterwards():
