@@ -139,10 +139,13 @@ class Screened(AcquisitionFunction):
     It is minus infinity on all but ``SHARE`` of each block of points.
     """
 
-    def __init__(self, model: DelayedGP, costly: AcquisitionFunction) -> None:
+    def __init__(
+        self, model: DelayedGP, X_pending: Tensor | None, costly: AcquisitionFunction
+    ) -> None:
         super().__init__(model=model)
-        self.costly = costly
-        self.cheap = LogExpectedImprovement(model.fantasy_model(), best_f=model.train_targets.max())
+        self.costly, best = costly, model.train_targets.max()
+        counted = model if X_pending is None else model.with_pending(X_pending)
+        self.cheap = LogExpectedImprovement(counted.fantasy_model(), best_f=best)
 
     def forward(self, X: Tensor) -> Tensor:
         """``b x 1 x d`` to ``b``."""
@@ -155,13 +158,14 @@ class Screened(AcquisitionFunction):
 def screened_qlognei(model: DelayedGP, X_pending: Tensor | None = None) -> Screened:
     """QLogNEI after a screening."""
     costly = qLogNoisyExpectedImprovement(model, model.train_inputs[0], X_pending=X_pending)
-    return Screened(model, costly)
+    return Screened(model, X_pending, costly)
 
 
 def screened_qlogei(model: DelayedGP, X_pending: Tensor | None = None) -> Screened:
     """QLogEI after a screening."""
     best = model.train_targets.max()
-    return Screened(model, qLogExpectedImprovement(model, best, X_pending=X_pending))
+    costly = qLogExpectedImprovement(model, best, X_pending=X_pending)
+    return Screened(model, X_pending, costly)
 
 
 def gp_threds(problem: Problem, *setting: Any) -> Optimizer:
