@@ -18,6 +18,7 @@ from tqdm import tqdm
 from botorch_delay import validation
 from botorch_delay.exceptions import (
     EmptyDomainError,
+    HorizonError,
     InputError,
     InputTypeError,
     NoAnswerError,
@@ -44,10 +45,8 @@ logger = logging.getLogger(__name__)
 
 # A pool that breaks so often without a result in between will not recover.
 MAX_BREAKS_IN_A_ROW = 6
-
 # When answers have grown by this factor, whether the recommended point is good enough is looked at.
 GROWTH_TO_CERTIFY = 1.05
-
 # Seconds after which to look for Ctrl-C and a lost cluster, if nothing returns.
 LOOK_EVERY = 0.1
 _GOES_ON = "Everything told so far is kept; with a store, the same call goes on from there."
@@ -138,7 +137,8 @@ def run(
         executor: a ``concurrent.futures.Executor`` (for Dask ``client.get_executor()``) or a
             ``pebble.ProcessPool``. A ``ProcessPoolExecutor`` that breaks is replaced until the end;
             only trials whose process died (not by SIGTERM) have failed; others are evaluated again.
-        n_trials: the total, trials already asked included; a shorter horizon is extended to it.
+        n_trials: the total, trials already asked included; a shorter horizon is extended to it. It
+            ends earlier once exact evaluations have been made of all points, or after ``finish()``.
         max_in_flight: how many trials run at once.
         store: a file in which every ask and answer is committed, and from which the run resumes if
             it exists; trials that were running then are abandoned. One run at a time uses it.
@@ -305,11 +305,15 @@ class _Loop:
                 return
             try:
                 trial = optimizer.ask()
-            except EmptyDomainError:
-                if not self.held_back:
+            except (EmptyDomainError, HorizonError) as error:
+                if self.held_back:
+                    self._tell_failures()  # they may be asked again
+                    continue
+                # All points are known, or on_result has called finish().
+                ends = optimizer.exact or isinstance(error, HorizonError)
+                if not (self.in_flight or (ends and self.report.evaluations)):
                     raise
-                self._tell_failures()  # they may be asked again
-                continue
+                return
             self._submit(trial)
 
     def _submit(self, trial: Trial) -> None:
@@ -463,7 +467,8 @@ class _Loop:
                 self.good_enough = self.optimizer.certificate.gap <= self.until_gap
         if self.on_result is not None:
             try:
-                self.stopped |= bool(self.on_result(self.optimizer, trial))
+                said = self.on_result(self.optimizer, trial) or False
+                self.stopped |= validation.flag(said, "what on_result returns")
             except Exception as error:
                 logger.exception(
                     "on_result raised at trial %d; once what is in flight is told, so does run",

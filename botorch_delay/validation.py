@@ -8,6 +8,7 @@ import operator
 import reprlib
 import warnings
 from collections.abc import Callable
+from decimal import Decimal
 from importlib.util import find_spec
 from typing import Any
 
@@ -71,7 +72,7 @@ def real(value: Any, name: str) -> float:
         if value.is_complex():
             raise InputTypeError(f"{name} must be real, got a tensor of dtype {value.dtype}.")
         value = value.item()
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real | Decimal):
         if getattr(value, "size", None) == 1 and hasattr(value, "item"):  # of NumPy
             return real(value.item(), name)
         text = f" {reprlib.repr(value)}" if isinstance(value, str) else ""

@@ -98,6 +98,11 @@ class Pool:
 
     def check(self, objective: Objective, columns: Columns) -> None:
         """Raise InputTypeError if the objective cannot take points or reach the workers."""
+        if inspect.iscoroutinefunction(objective):
+            raise InputTypeError(
+                f"objective must return a number, got {objective!r}, which is async; let it call "
+                "asyncio.run(...)."
+            )
         self._by_name = columns.named and takes_names(objective, columns)
         if self.dumps is not None:
             check_sendable(objective, "The objective", "a ThreadPoolExecutor", self.dumps)

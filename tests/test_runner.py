@@ -20,7 +20,13 @@ from pebble import ProcessPool
 
 import botorch_delay as bd
 from botorch_delay import runner
-from botorch_delay.exceptions import InputError, InputTypeError, RunError, StorageError
+from botorch_delay.exceptions import (
+    EmptyDomainError,
+    InputError,
+    InputTypeError,
+    RunError,
+    StorageError,
+)
 from botorch_delay.history import sqlite
 from botorch_delay.history.trials import TrialState
 from botorch_delay.runner import run
@@ -538,6 +544,56 @@ def test_where_nothing_else_can_be_asked_failures_are_told_and_asked_again(threa
     opt = bd.RandomOptimizer(bd.FiniteDomain(line(2)[:1]), exact=True)
     run(opt, objective, threads, 2, 1, progress=False)
     assert states(opt) == [TrialState.FAILED, TrialState.COMPLETED]
+
+
+def test_a_run_ends_once_exact_evaluations_have_been_made_of_all_points(threads):
+    opt = bd.BPEDelayOptimizer(bd.Space.grid(a=bd.Int(0, 4)), 12, exact=True)
+    report = run(opt, lambda a: float(a), threads, 12, 3, progress=False)
+    assert sorted(trial.params["a"] for trial in opt.trials) == [0, 1, 2, 3, 4]
+    assert len(report.evaluations) == 5
+    with pytest.raises(EmptyDomainError, match="No point is left to ask"):
+        run(opt, lambda a: float(a), threads, 12, 3, progress=False)
+
+
+def test_where_failed_points_are_held_other_evaluations_are_waited_for(threads):
+    opt = bd.BPEDelayOptimizer(bd.Space.grid(a=bd.Int(0, 2)), 30)
+    fails = itertools.count()
+
+    def objective(a):
+        if a == 2 or next(fails) % 2:
+            raise ValueError("no")
+        return float(a)
+
+    run(opt, objective, threads, 24, 4, progress=False)
+    assert len(opt.trials) == 24
+
+
+def test_finish_in_on_result_ends_a_run(threads):
+    opt = make()
+    report = run(
+        *(opt, objectives.quadratic, threads, 20, 2),
+        on_result=lambda opt, trial: opt.finish() if trial.id == 3 else None,
+        progress=False,
+    )
+    assert 4 <= len(opt.trials) < 8
+    assert len(report.evaluations) == len(opt.trials)
+
+
+def test_what_on_result_returns_is_checked(threads):
+    opt = make()
+    arguments = opt, objectives.quadratic, threads, 20, 2
+    with pytest.raises(InputTypeError, match="what on_result returns must be True or False"):
+        run(*arguments, on_result=lambda opt, trial: "done", progress=False)
+    assert opt.pending == []
+
+
+async def awaited(x):
+    return float(x[0])
+
+
+def test_an_async_objective_is_refused(threads):
+    with pytest.raises(InputTypeError, match="which is async; let it call"):
+        run(make(), awaited, threads, 20, 2, progress=False)
 
 
 def test_on_result_ends_a_run_once_what_is_in_flight_is_told(threads):

@@ -1,5 +1,6 @@
 import math
 import tomllib
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ POINTS = torch.tensor([[0.0, 1.0], [2.0, 3.0]], dtype=torch.double)
         (lambda v: validation.flag(v, "tried"), np.False_, False),
         (lambda v: validation.real(v, "y"), torch.tensor(0.5), 0.5),
         (lambda v: validation.real(v, "y"), np.array(2.0), 2.0),
+        (lambda v: validation.real(v, "y"), Decimal("1.5"), 1.5),
         (lambda v: validation.real(v, "y"), torch.tensor([0.5]), 0.5),
         (lambda v: validation.real(v, "y"), np.array([[2.0]]), 2.0),
         (lambda v: validation.positive(v, "y"), 1, 1.0),
