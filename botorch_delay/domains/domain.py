@@ -217,7 +217,8 @@ class Domain(ABC):
         said, parameter = f"{name} = {value:.12g}", self.columns.varying[name]
         if allowed is None:
             low, high = self.bounds[:, column].tolist()
-            return "" if low <= value <= high else f"{said} is not in {low:g} to {high:g}"
+            ends = " to ".join(text_of(parameter.decode(end)) for end in (low, high))
+            return "" if low <= value <= high else f"{said} is not in {ends}"
         if value in (numbers := allowed.tolist()):
             return ""
         nearest = min(numbers, key=lambda number: abs(number - value))

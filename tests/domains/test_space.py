@@ -17,7 +17,12 @@ from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.columns import Columns
 from botorch_delay.domains.parameters import MAX_LISTED, Choice, Float, Int
 from botorch_delay.domains.space import Space
-from botorch_delay.exceptions import EmptyDomainError, InputError, InputTypeError
+from botorch_delay.exceptions import (
+    EmptyDomainError,
+    InputError,
+    InputTypeError,
+    OutsideWarning,
+)
 
 MIXED = {
     "rate": Float(1e-5, 1e-1, log=True),
@@ -157,6 +162,12 @@ def test_exact_settings_do_not_come_twice_where_steps_are_many(kind):
     asked = [trial.params["rpm"] for trial in opt.trials]
     assert len({*asked, 640, 700, 760}) == 27
     assert [trial.x.item() for trial in opt.trials] == asked  # what is modelled is evaluated
+
+
+def test_the_ends_of_many_steps_are_those_of_the_parameter():
+    opt = bd.BPEDelayOptimizer(bd.Space(rpm=Int(100, 5000)), 20)
+    with pytest.warns(OutsideWarning, match="rpm = 9000 is not in 100 to 5000"):
+        opt.attach({"rpm": 9000}, 1.0)
 
 
 def test_a_design_on_many_steps_is_of_values():
