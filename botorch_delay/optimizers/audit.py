@@ -58,8 +58,6 @@ class Audit(TrialObserver):
         self._rounds, self._budget = rounds, budget
         self._constants = config.confidence.constants if config.proves else None
         self._kernel = config.fixed and copy.deepcopy(config.fixed.covar_module).cpu()
-        wait = rounds.round_rule.wait
-        self._longest_wait = math.inf if wait is None else wait
         self.failed = 0  # failed trials, except the last one of a run
         self.abandoned = 0  # abandoned design points whose answers the regret bound needs
         self.beyond_bound = 0  # trials that took longer than u_T
@@ -113,6 +111,12 @@ class Audit(TrialObserver):
                 "from the first ask"
             )
             self._broken[f"{why}; what was claimed then is of those {asks} asks"] = None
+
+    @property
+    def _longest_wait(self) -> float:
+        """u_T, which follows from the horizon; infinite without a delay law."""
+        wait = self._rounds.round_rule.wait
+        return math.inf if wait is None else wait
 
     @property
     def _is_over(self) -> bool:

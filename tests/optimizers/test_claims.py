@@ -262,6 +262,20 @@ def test_values_may_not_decide_on_designs_of_fixed_length():
         assert opt.guarantee.holds == repeat
 
 
+def test_the_longest_wait_is_that_of_the_horizon_when_the_run_began():
+    law = bd.PoissonDelay(5.0)
+    least, most = (law.upper_bound(horizon, 0.1) for horizon in (20, 2000))
+    assert least < most - 1
+    opt = optimizer(20, **DESIGN, delay=law)
+    opt.extend(2000)
+    first = opt.ask(int(least) + 2)[0]
+    assert opt.guarantee.holds  # it runs for longer than u_20
+    answer(opt, first)
+    assert opt.guarantee.holds
+    opt.ask(int(most))
+    assert any("longer than u_T" in line for line in opt.guarantee.missing)
+
+
 def test_design_sizes_limit_what_counts_as_given_up():
     opt = optimizer(**DESIGN)
     trials = opt.ask(20)
