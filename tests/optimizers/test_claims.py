@@ -255,6 +255,41 @@ def test_rounds_that_grow_by_a_factor_say_what_they_are_charged():
     assert guarantee().factor == pytest.approx(0.5**-0.5)
 
 
+@pytest.mark.filterwarnings("ignore::botorch_delay.exceptions.OutlierWarning")
+def test_a_share_of_design_points_costs_a_factor_on_the_worst_case_of_the_bound():
+    """32 design points cover this set, and the 10 of the smaller share do not."""
+    n, horizon, norm, noise = 32, 1000, 50.0, 1e-3
+    points = 100.0 * torch.arange(n, dtype=torch.double).unsqueeze(-1)
+    f = [4.0, *[0.0] * (n - 2), math.sqrt(norm**2 - 16.0)]
+
+    def optimizer(**options):
+        confidence = bd.RKHSConfidence(norm, noise)
+        options |= {"covar_module": se(1.0), "noise_var": noise**2, "confidence": confidence}
+        return bd.BPEDelayOptimizer(bd.FiniteDomain(points), horizon, **options)
+
+    opt, regret = optimizer(explore_fraction=0.1), 0.0
+    for _ in range(400):
+        trial = opt.ask()
+        opt.tell(trial, f[trial.index])
+        regret += max(f) - f[trial.index]
+    claimed = opt.guarantee
+    assert claimed.holds
+    assert "at 3.16 times the regret bound in its worst-case form" in str(claimed)
+    assert any("the deviations themselves, times" in line for line in claimed.assumptions)
+    own = optimizer(exploit=bd.WithinBudget(factor=1.0)).guarantee
+    assert regret > claimed.factor * own.budget.plan
+    assert "worst-case" not in str(own)
+    # Theorem 1, with Gamma(q) of arms that are independent, of which an optimal design asks all.
+    sizes = [32, 179, 424, 365]
+    multiplier = norm + math.sqrt(2.0 * math.log(4 * 4 * n / 0.1))
+    worst = sizes[0] * norm * math.sqrt(2.0)
+    for before, size in itertools.pairwise(sizes):
+        gain = 0.5 * n * math.log1p(before / n / noise**2)
+        deviation = math.sqrt(2.0 * gain / (before * math.log1p(1.0 / noise**2)))
+        worst += size * min(norm * math.sqrt(2.0), 4.0 * multiplier * deviation)
+    assert regret <= claimed.factor * worst
+
+
 def test_values_may_not_decide_on_designs_of_fixed_length():
     for repeat in (True, False):
         exploit = bd.Exploit(repeat_pending=repeat)
