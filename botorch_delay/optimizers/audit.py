@@ -270,6 +270,12 @@ class Audit(TrialObserver):
                 "that is withdrawn, or replaced by another evaluation, because of its value voids "
                 "the claim"
             )
+        outside = [result.id for result in self._ledger.attached if result.index is None]
+        if outside and config.evidence == "all" and config.domain.count is not None:
+            assumptions.append(
+                "attached results outside the domain count as well: the norm bound is one for the "
+                "domain together with their points"
+            )
         if self.own_noise:
             assumptions.append(
                 "the noise variances that answers were told with do not depend on them"

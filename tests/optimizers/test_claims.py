@@ -841,6 +841,21 @@ def test_results_attached_again_are_warned_about():
         other.attach(x[0], 0.1)
 
 
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [({"evidence": "all"}, True), ({"exact": True, "noise_var": None}, True), ({}, False)],
+    ids=["all", "exact", "round"],
+)
+def test_attached_results_outside_the_domain_need_a_norm_bound_there(options, named):
+    opt = optimizer(**DESIGN | options)
+    opt.attach(opt.domain.points[0], 0.0)
+    assert not any("outside the domain" in line for line in opt.guarantee.assumptions)
+    opt.attach(opt.domain.points[0] + 5.0, 0.1)
+    assert any("outside the domain" in line for line in opt.guarantee.assumptions) == named
+    opt.detach(1)
+    assert not any("outside the domain" in line for line in opt.guarantee.assumptions)
+
+
 def test_what_was_asked_again_is_named_with_its_number():
     opt = optimizer(**DESIGN)
     for number in range(30):
