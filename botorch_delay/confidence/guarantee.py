@@ -27,12 +27,16 @@ class Guarantee:
     A claim that has ended stays so, also in what is saved from then on.
 
     Attributes:
-        holds: whether a regret bound is claimed, with probability 1 - delta: ``factor`` times that
-            of Theorem 1 plus what waits cost, or with a budget ``budget.bound`` plus its W and E.
+        holds: whether a regret bound is claimed, with probability 1 - delta: that of Theorem 1, or
+            ``factor`` times its worst-case form where that is not 1, plus what waits cost; with a
+            budget ``budget.bound`` plus its W and E.
         delta: the failure probability.
         assumptions: what it rests on; to be judged by the user.
         missing: why not more is claimed; empty if and only if ``holds``.
-        factor: how many times the bound of Theorem 1 the claimed regret bound is, without waits.
+        factor: how many times the worst-case form of Theorem 1's bound the claimed regret bound is,
+            without waits. That form has the maximal information gain in place of the deviations
+            that designs leave; with these themselves the bound is smaller, and ``factor`` times it
+            may be exceeded. With a budget, how many times ``budget.plan`` it is.
         waits: without a delay law, how many asks so far were made while a round waited for its last
             design points, or of design points again. They come on top of Theorem 1's bound.
         waits_cost: what these can have cost at most, in units of the values; None where no valid
@@ -58,6 +62,8 @@ class Guarantee:
 
     def __str__(self) -> str:
         times = "" if self.factor == 1.0 else f", at {self.factor:.3g} times the regret bound"
+        if times and self.budget is None:
+            times += " in its worst-case form"
         if self.budget is not None:
             total = self.budget.bound + self.budget.waits_cost + self.budget.excess
             times += f", {total:.6g} for the whole horizon, by what waits and rounds cost so far"

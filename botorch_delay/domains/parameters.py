@@ -224,7 +224,8 @@ class Float(_Number):
     Args:
         low: the lower end, included.
         high: the upper end, included, not below ``low``.
-        log: whether it is drawn and modelled by its logarithm; then ``low`` is above 0.
+        log: whether its logarithm is drawn uniformly, and is what a learned kernel sees (a given
+            kernel sees the numbers as they are); then ``low`` is above 0.
         step: only ``low``, ``low + step``, ... are allowed, and ``high`` where a step ends there;
             any number if None.
         round: only numbers with this many significant digits are allowed, at most 15, as on a dial;
@@ -290,7 +291,8 @@ class Int(_Number):
     Args:
         low: the lower end, included.
         high: the upper end, included, not below ``low``.
-        log: whether it is drawn and modelled by its logarithm; then ``low`` is above 0.
+        log: whether its logarithm is drawn uniformly, and is what a learned kernel sees (a given
+            kernel sees the numbers as they are); then ``low`` is above 0.
         step: only ``low``, ``low + step``, ... are allowed, and ``high`` where a step ends there.
         unit: of the values, for tables and pictures.
     """
@@ -329,7 +331,7 @@ class Choice(Parameter):
             can hold.
         ordered: whether neighbours in the list are alike. Ordered numbers are modelled as they
             are, other ordered values by their places; without order all are equally far apart.
-        log: whether ordered numbers, above 0, are drawn and modelled by their logarithms.
+        log: whether the logarithms of ordered numbers, above 0, are what a learned kernel sees.
         unit: of the values, for tables and pictures.
     """
 

@@ -209,7 +209,9 @@ class GeometricRounds:
     """``q_1 = first``, ``q_r = ceil(growth * q_{r-1})``, for any horizon or none.
 
     Without a horizon round r has the share ``delta / (r (r + 1))`` of delta. Take ``first`` of
-    the order of the wait for an answer: each early round waits once, whatever its size.
+    the order of the wait for an answer: each early round waits once, whatever its size. What these
+    rounds cost against those of the horizon (``guarantee.factor``) is of the worst-case form of the
+    regret bound, in terms of the maximal information gain.
 
     Args:
         first: q_1, at least 1.

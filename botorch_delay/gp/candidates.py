@@ -18,6 +18,8 @@ W = R K(X, candidates),
   every row moves along r by a multiple of q = r' W, and variance += (d_i' - d_i) e q^2.
 * After a changed value the mean is computed anew from W.
 * If a point is removed, or many change at once, everything is computed by one factorization.
+* Rounding errors grow from row to row, by more the less noise there is. Once one shows, in a
+  variance that comes out negative, noise is raised, and everything computed by one factorization.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from torch import Tensor
 
 from botorch_delay.domains.devices import sent, sent_rows
 from botorch_delay.gp.candidate_covariance import MAX_FOLDED, CandidateCovariance
-from botorch_delay.gp.factor import factorize
+from botorch_delay.gp.factor import factorize, warn_lost_accuracy
 from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
 
 # Above this many changes at once, as a share of the points, one factorization is cheaper.
@@ -60,7 +62,7 @@ class CandidatePosterior:
     Args:
         covar_module: the kernel.
         candidates: ``N x d``.
-        as_rows: never store a covariance.
+        as_rows: never store a covariance, nor raise the noise: for bounds that rest on it.
         pool: the candidates to keep up to date, a LongTensor; at all others it stays the prior.
             All candidates if None.
     """
@@ -76,8 +78,9 @@ class CandidatePosterior:
         self._kernel, self._candidates, self._pool = covar_module, candidates, pool
         self._answers: dict[int, Answer] = {}
         self._folds = len(candidates) <= MAX_FOLDED and not as_rows and pool is None
-        self._kept: _Covariance | _Rows = _Rows(covar_module, candidates, pool)
-        self._smallest = SMALLEST_NOISE * self._kept.variance.max().item()
+        rows = _Rows(covar_module, candidates, pool, may_raise=not as_rows)
+        self._kept: _Covariance | _Rows = rows
+        self._smallest = SMALLEST_NOISE * rows.largest
 
     def __len__(self) -> int:
         return len(self._answers)
@@ -238,14 +241,21 @@ class _Rows:
     """The posterior from R and W, for answers anywhere."""
 
     def __init__(
-        self, covar_module: Kernel, candidates: Tensor, pool: Tensor | None = None
+        self,
+        covar_module: Kernel,
+        candidates: Tensor,
+        pool: Tensor | None = None,
+        *,
+        may_raise: bool = True,
     ) -> None:
-        self._kernel = covar_module
+        self._kernel, self._may_raise = covar_module, may_raise
+        self._least_noise = 0.0  # to which noise is raised
         self._candidates = candidates if pool is None else candidates[pool]
         # Places in the pool by candidate.
         self._places = None if pool is None else {r: i for i, r in enumerate(pool.tolist())}
         with torch.no_grad():
             self._prior = prior_variance(covar_module, self._candidates).clone()
+        self.largest = self._prior.max().item()
         self.rebuild({})
 
     def rebuild(self, answers: Mapping[int, Answer]) -> None:
@@ -262,7 +272,7 @@ class _Rows:
         m = len(answers)
         self._points = torch.stack([x for x, _, _ in answers.values()])
         K = covariance(self._kernel, self._points, self._points)
-        noise = sent([noise for _, _, noise in answers.values()], self._prior)
+        noise = sent([max(a[2], self._least_noise) for a in answers.values()], self._prior)
         factor, self._noise = factorize(K, noise)
         self._reserve(m)
         R, W = self.parts
@@ -324,11 +334,29 @@ class _Rows:
                     self._revise(key, new[2])
             elif new:
                 self._insert(key, *new)
+        if self._lost_accuracy(answers):
+            self.rebuild(answers)
+            return
         self.variance.clamp_min_(0.0)
         if revised:  # not by differences: the old values may have been far larger
             self._solve_mean(answers)
 
+    def _lost_accuracy(self, answers: Mapping[int, Answer]) -> bool:
+        """Whether rounding made a variance negative; noise is raised then, with a warning."""
+        noise = max(min((a[2] for a in answers.values()), default=torch.inf), self._least_noise)
+        small = torch.finfo(self._prior.dtype).eps ** 0.5 * self.largest
+        # A device is waited for only where noise is so small that errors can grow.
+        if not self._may_raise or noise >= small or bool(self.variance.min() >= -small):
+            return False
+        self._least_noise = 10.0 * noise
+        warn_lost_accuracy(
+            f"Rounding in {self._prior.dtype} exceeds a noise variance of {noise:.1e}, which was "
+            "raised where points are chosen. Use double precision, or a larger noise_var."
+        )
+        return True
+
     def _insert(self, key: int, x: Tensor, value: float, noise_var: float) -> None:
+        noise_var = max(noise_var, self._least_noise)
         m = len(self._position)
         self._reserve(m + 1)
         R, W = self.parts
@@ -356,6 +384,7 @@ class _Rows:
         self._noise = torch.cat([self._noise, self._noise.new_full((1,), noise_var)])
 
     def _revise(self, key: int, noise_var: float) -> None:
+        noise_var = max(noise_var, self._least_noise)
         i = self._position[key]
         R, W = self.parts
         along = R[:, i].clone()

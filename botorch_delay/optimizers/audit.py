@@ -58,8 +58,6 @@ class Audit(TrialObserver):
         self._rounds, self._budget = rounds, budget
         self._constants = config.confidence.constants if config.proves else None
         self._kernel = config.fixed and copy.deepcopy(config.fixed.covar_module).cpu()
-        wait = rounds.round_rule.wait
-        self._longest_wait = math.inf if wait is None else wait
         self.failed = 0  # failed trials, except the last one of a run
         self.abandoned = 0  # abandoned design points whose answers the regret bound needs
         self.beyond_bound = 0  # trials that took longer than u_T
@@ -113,6 +111,12 @@ class Audit(TrialObserver):
                 "from the first ask"
             )
             self._broken[f"{why}; what was claimed then is of those {asks} asks"] = None
+
+    @property
+    def _longest_wait(self) -> float:
+        """u_T, which follows from the horizon; infinite without a delay law."""
+        wait = self._rounds.round_rule.wait
+        return math.inf if wait is None else wait
 
     @property
     def _is_over(self) -> bool:
@@ -266,6 +270,12 @@ class Audit(TrialObserver):
                 "that is withdrawn, or replaced by another evaluation, because of its value voids "
                 "the claim"
             )
+        outside = [result.id for result in self._ledger.attached if result.index is None]
+        if outside and config.evidence == "all" and config.domain.count is not None:
+            assumptions.append(
+                "attached results outside the domain count as well: the norm bound is one for the "
+                "domain together with their points"
+            )
         if self.own_noise:
             assumptions.append(
                 "the noise variances that answers were told with do not depend on them"
@@ -387,9 +397,11 @@ class Audit(TrialObserver):
 
 
 def _geometric_factor(growth: float) -> float:
-    """Against Theorem 1 where all asks are design points, q_r = g q_{r-1}, after the first round.
+    """Against the worst-case form of Theorem 1's bound, after the first round, if q_r = g q_{r-1}.
 
-    Theorem 1 charges a round q_r c / sqrt(q_{r-1}) = c sqrt(T). Here that is c sqrt(g q_r), and
+    That form charges an ask of round r h(q_{r-1}), where h(q) = min(D, c sqrt(Gamma(q) / q)) falls
+    and sqrt(q) h(q) grows: in all at least T h(T). Here a round is charged
+    q_r h(q_{r-1}) <= h(T) sqrt(T) sqrt(g q_r), and
     sum sqrt(q_r) <= sqrt(T) sqrt(2 sqrt(g) / (sqrt(g) - 1)) by Cauchy-Schwarz: the last round,
     cut anywhere, and the geometric series before it.
     """
@@ -425,8 +437,15 @@ def _of_delays(config: BPEConfig) -> list[str]:
 
 
 def _of_rounds(config: BPEConfig) -> list[str]:
-    """What the regret bound counts of asks while rounds wait, and of the first ones."""
+    """What the regret bound counts of asks while rounds wait, and what its factor multiplies."""
     assumptions = []
+    if config.fraction < 1.0 or config.geometric is not None:
+        assumptions.append(
+            "the factor, up to rounds of whole asks, is on the worst-case form of the regret "
+            "bound, which has the maximal information gain in place of the deviations that "
+            "designs leave: smaller designs may leave more of them than in proportion, and the "
+            "bound with the deviations themselves, times the factor, may be exceeded"
+        )
     if config.delay is None:
         assumptions.append(
             "asks that are made while a round waits for its last design points come on top of "

@@ -322,8 +322,8 @@ class Optimizer(ReadableRun, ABC):
     def finish(self) -> None:
         """End the run: the open round closes with what has arrived, and no ask follows.
 
-        With valid bounds a round that is cut short is not judged by its own answers, on which the
-        decision to end the run may depend.
+        With valid bounds a round that is cut short, also by answers that are still to come, is not
+        judged by its own answers, on which the decision to end the run may depend.
         """
         if not self._finished:
             self._close_last()

@@ -73,8 +73,9 @@ class BPEDelayOptimizer(Optimizer):
 
     The regret bound charges every ask of a round the same, whatever active point it plays, and
     these asks affect neither the round's bounds nor when it closes. So the bound is unchanged if
-    design points come first (``explore_fraction`` 1), and grows by at most 1 / sqrt(rho) if a share
-    rho of the asks are design points.
+    design points come first (``explore_fraction`` 1). If a share rho of the asks are design points,
+    its worst-case form, in terms of the maximal information gain, grows by at most 1 / sqrt(rho);
+    with the deviations that designs really leave it may grow by more.
 
     Args:
         domain: a finite action set, a box, or a :class:`Space`.
@@ -211,7 +212,8 @@ class BPEDelayOptimizer(Optimizer):
         1 - delta regret is at most 1.25 times BPE-Delay's own bound, plus what waits cost, and
         ``certificate``, which the rule keeps small, bounds it at all times. (Regret within the same
         bound is least with ``exploit=WithinBudget()``.) On a box a tenth of the asks are design
-        points: regret is at most sqrt(10) times the bound of Theorem 2, plus what waits cost. The
+        points: regret is at most sqrt(10) times the worst-case form of BPE-Delay's bound, which has
+        the maximal information gain in place of deviations, plus what waits cost. The
         maximiser is never eliminated. Delays may depend on points, and on values as long as no
         trial fails or is abandoned; ``guarantee`` has the assumptions.
 

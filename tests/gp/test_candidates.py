@@ -2,9 +2,10 @@ import random
 
 import pytest
 import torch
-from cases import KERNELS, normal, scattered, se
+from cases import KERNELS, generator, normal, scattered, se
 from oracle import kernel_function, posterior
 
+from botorch_delay.exceptions import NumericsWarning
 from botorch_delay.gp import candidate_covariance, candidates
 from botorch_delay.gp.candidates import CandidatePosterior, _Covariance, _Rows
 from botorch_delay.gp.kernels import covariance
@@ -180,6 +181,24 @@ def test_tiny_noise_gives_no_negative_variance_and_no_nan(noise, kept):
         assert bool(torch.isfinite(tracked.mean).all())
         assert bool((tracked.variance >= 0).all())
         assert bool((tracked.variance <= 1.0 + 1e-9).all())
+
+
+@pytest.mark.filterwarnings("always:Rounding:botorch_delay.exceptions.NumericsWarning")
+@pytest.mark.parametrize("spread", [1e-6, 0.3])
+def test_noise_is_raised_where_rounding_would_grow_beyond_all_bounds(spread, recwarn):
+    kernel, grid = se(0.1), torch.linspace(0, 1, 101, dtype=torch.double).unsqueeze(-1)
+    tracked, g = CandidatePosterior(kernel, grid), generator(0)
+    points = 0.4 + spread * torch.randn(200, 1, dtype=torch.double, generator=g)
+    f = torch.exp(-50.0 * (torch.cat([grid, points]) - 0.4).square()).squeeze(-1)
+    for key, x in enumerate(points):
+        tracked.update({-1 - key: (x, f[101 + key].item(), 1e-14)})
+        assert bool(torch.isfinite(tracked.mean).all())
+    assert "raised where points are chosen" in str(recwarn.pop(NumericsWarning).message)
+    near = (grid - 0.4).abs().squeeze(-1) <= spread
+    torch.testing.assert_close(tracked.mean[near], f[:101][near], rtol=0.0, atol=0.05)
+    assert tracked.mean.abs().max() < 2.0
+    assert bool((tracked.variance >= 0.0).all())
+    assert tracked.variance[near].max() < 0.05
 
 
 def test_rows_are_kept_where_a_covariance_would_not_do(monkeypatch):

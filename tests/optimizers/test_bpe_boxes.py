@@ -219,6 +219,22 @@ def test_odd_answers_are_survived(kind, scale):
     assert opt.stopping_gap() >= 0.0
 
 
+@pytest.mark.filterwarnings("ignore::botorch_delay.exceptions.NumericsWarning")
+def test_many_asks_close_to_each_other_with_hardly_any_noise_are_survived():
+    opt = bd.BPEDelayOptimizer.guaranteed(
+        bd.BoxDomain(torch.tensor([[0.0], [1.0]], dtype=torch.double)),
+        60,
+        covar_module=se(0.1),
+        noise_var=1e-14,
+        norm_bound=2.0,
+        noise_std=1e-7,
+    )
+    for _ in range(60):
+        trial = opt.ask()
+        opt.tell(trial, math.exp(-50.0 * (trial.x.item() - 0.4) ** 2))
+    assert opt.recommend().x.item() == pytest.approx(0.4, abs=0.01)
+
+
 def test_the_gap_falls_as_answers_come():
     opt = make(horizon=40)
     with pytest.raises(NoAnswerError):

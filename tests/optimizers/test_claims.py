@@ -255,11 +255,60 @@ def test_rounds_that_grow_by_a_factor_say_what_they_are_charged():
     assert guarantee().factor == pytest.approx(0.5**-0.5)
 
 
+@pytest.mark.filterwarnings("ignore::botorch_delay.exceptions.OutlierWarning")
+def test_a_share_of_design_points_costs_a_factor_on_the_worst_case_of_the_bound():
+    """32 design points cover this set, and the 10 of the smaller share do not."""
+    n, horizon, norm, noise = 32, 1000, 50.0, 1e-3
+    points = 100.0 * torch.arange(n, dtype=torch.double).unsqueeze(-1)
+    f = [4.0, *[0.0] * (n - 2), math.sqrt(norm**2 - 16.0)]
+
+    def optimizer(**options):
+        confidence = bd.RKHSConfidence(norm, noise)
+        options |= {"covar_module": se(1.0), "noise_var": noise**2, "confidence": confidence}
+        return bd.BPEDelayOptimizer(bd.FiniteDomain(points), horizon, **options)
+
+    opt, regret = optimizer(explore_fraction=0.1), 0.0
+    for _ in range(400):
+        trial = opt.ask()
+        opt.tell(trial, f[trial.index])
+        regret += max(f) - f[trial.index]
+    claimed = opt.guarantee
+    assert claimed.holds
+    assert "at 3.16 times the regret bound in its worst-case form" in str(claimed)
+    assert any("the deviations themselves, times" in line for line in claimed.assumptions)
+    own = optimizer(exploit=bd.WithinBudget(factor=1.0)).guarantee
+    assert regret > claimed.factor * own.budget.plan
+    assert "worst-case" not in str(own)
+    # Theorem 1, with Gamma(q) of arms that are independent, of which an optimal design asks all.
+    sizes = [32, 179, 424, 365]
+    multiplier = norm + math.sqrt(2.0 * math.log(4 * 4 * n / 0.1))
+    worst = sizes[0] * norm * math.sqrt(2.0)
+    for before, size in itertools.pairwise(sizes):
+        gain = 0.5 * n * math.log1p(before / n / noise**2)
+        deviation = math.sqrt(2.0 * gain / (before * math.log1p(1.0 / noise**2)))
+        worst += size * min(norm * math.sqrt(2.0), 4.0 * multiplier * deviation)
+    assert regret <= claimed.factor * worst
+
+
 def test_values_may_not_decide_on_designs_of_fixed_length():
     for repeat in (True, False):
         exploit = bd.Exploit(repeat_pending=repeat)
         opt = optimizer(delay=bd.NoDelay(), exploit=exploit, confidence=VALID)
         assert opt.guarantee.holds == repeat
+
+
+def test_the_longest_wait_is_that_of_the_horizon_when_the_run_began():
+    law = bd.PoissonDelay(5.0)
+    least, most = (law.upper_bound(horizon, 0.1) for horizon in (20, 2000))
+    assert least < most - 1
+    opt = optimizer(20, **DESIGN, delay=law)
+    opt.extend(2000)
+    first = opt.ask(int(least) + 2)[0]
+    assert opt.guarantee.holds  # it runs for longer than u_20
+    answer(opt, first)
+    assert opt.guarantee.holds
+    opt.ask(int(most))
+    assert any("longer than u_T" in line for line in opt.guarantee.missing)
 
 
 def test_design_sizes_limit_what_counts_as_given_up():
@@ -336,11 +385,19 @@ def test_answers_that_are_missing_at_the_end_may_be_missing_because_of_their_noi
         answer(opt, trial)
     opt.finish()
     assert [(r.observed, r.cutoff) for r in opt.rounds] == [(0, None)]
-    for asks, observed in ((60, 1), (59, 0)):  # by a delay law answers are left out as planned
+
+
+def test_with_a_delay_law_the_last_round_is_judged_once_all_its_answers_are_in():
+    """Before that, the moment of finish() decides what is in, and values may decide the moment."""
+    for asks, ended, judged in ((60, 60, True), (60, 59, False), (59, 59, False)):
         law = optimizer(60, **DESIGN, delay=bd.ConstantDelay(3))
-        answer(law, law.ask(asks)[-1])
+        trials = law.ask(asks)
+        for trial in trials[:ended]:
+            answer(law, trial)
         law.finish()
-        assert law.rounds[-1].observed == observed
+        last = law.rounds[-1]
+        started = sum(t.round == last.number for t in trials)
+        assert last.observed == (started if judged else 0)
 
 
 def test_a_heuristic_run_judges_whatever_has_arrived():
@@ -782,6 +839,21 @@ def test_results_attached_again_are_warned_about():
         other = optimizer(**DESIGN | options)  # where no bound rests on how often
         other.attach(x[0], 0.1)
         other.attach(x[0], 0.1)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [({"evidence": "all"}, True), ({"exact": True, "noise_var": None}, True), ({}, False)],
+    ids=["all", "exact", "round"],
+)
+def test_attached_results_outside_the_domain_need_a_norm_bound_there(options, named):
+    opt = optimizer(**DESIGN | options)
+    opt.attach(opt.domain.points[0], 0.0)
+    assert not any("outside the domain" in line for line in opt.guarantee.assumptions)
+    opt.attach(opt.domain.points[0] + 5.0, 0.1)
+    assert any("outside the domain" in line for line in opt.guarantee.assumptions) == named
+    opt.detach(1)
+    assert not any("outside the domain" in line for line in opt.guarantee.assumptions)
 
 
 def test_what_was_asked_again_is_named_with_its_number():
