@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from threadpoolctl import ThreadpoolController
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 
 def moved(X: Tensor, device: torch.device) -> Tensor:
@@ -39,16 +40,35 @@ def generator_for(seed: int, number: int) -> torch.Generator:
     return torch.Generator().manual_seed(mixed)
 
 
-@contextmanager
-def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Seeds the global generators of the CPU and a device, and restores them at the end."""
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices):
-        torch.default_generator.manual_seed(seed)
-        if devices:
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(seed)
-        yield
+class Seeded(TorchFunctionMode):
+    """Where functions of PyTorch that are given no generator draw from one of this block.
+
+    So other libraries draw the same numbers from a seed as if they had seeded the generator of the
+    process, which other threads draw from, and leave that alone.
+    """
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._seed = seed
+        self.generators: dict[torch.device, torch.Generator] = {}  # those that were drawn from
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _DRAWING and kwargs.get("generator") is None:
+            if func in _DRAWN_LIKE:
+                args, kwargs = (torch.empty_like(*args, **kwargs),), {}
+                func = _DRAWN_LIKE[func]
+            there = next((given.device for given in args if isinstance(given, Tensor)), None)
+            device = there or kwargs.get("device") or torch.get_default_device()
+            kwargs = {**kwargs, "generator": self._of(torch.device(device))}
+        return func(*args, **kwargs)
+
+    def _of(self, device: torch.device) -> torch.Generator:
+        if device not in self.generators:
+            self.generators[device] = torch.Generator(device).manual_seed(self._seed)
+        return self.generators[device]
 
 
 def one_thread() -> AbstractContextManager[object]:
@@ -75,3 +95,12 @@ def _libraries(kind: str) -> ThreadpoolController:
 
 
 _BLAS = threading.Lock()
+_DRAWN_LIKE = {torch.rand_like: Tensor.uniform_, torch.randn_like: Tensor.normal_}
+_DRAWING = {
+    *_DRAWN_LIKE,
+    *(torch.rand, torch.randn, torch.randint, torch.randperm, torch.normal, torch.bernoulli),
+    *(torch.multinomial, torch.poisson, torch.binomial),
+    *(torch._standard_gamma, torch._sample_dirichlet, Tensor.bernoulli, Tensor.multinomial),
+    *(Tensor.uniform_, Tensor.normal_, Tensor.random_, Tensor.exponential_, Tensor.bernoulli_),
+    *(Tensor.log_normal_, Tensor.cauchy_, Tensor.geometric_),
+}
