@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache
 from typing import Any
 
@@ -71,14 +71,27 @@ class Seeded(TorchFunctionMode):
         return self.generators[device]
 
 
+@contextmanager
+def as_usual(*, many_threads: bool) -> Iterator[None]:
+    """PyTorch as this package computes with it, in this thread, whatever the caller has set.
+
+    Tensors are made on the CPU unless a device is named; operations use one thread of the CPU
+    unless ``many_threads``.
+    """
+    with ExitStack() as stack:
+        if not many_threads and torch.get_num_threads() > 1:
+            stack.enter_context(one_thread())
+        if not torch.empty(0).is_cpu:
+            stack.enter_context(torch.device("cpu"))
+        yield
+
+
 def one_thread() -> AbstractContextManager[object]:
     """Limits torch to one thread of the CPU, in calls from this thread.
 
     An ask has many small operations, at each of which threads wait for each other; where workers
     compute on the same cores, that would take most of the time.
     """
-    if torch.get_num_threads() == 1:
-        return nullcontext()
     return _libraries("openmp").limit(limits=1)
 
 

@@ -9,14 +9,13 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.domains.devices import one_thread
+from botorch_delay.domains.devices import as_usual
 from botorch_delay.domains.domain import Domain
 from botorch_delay.exceptions import StorageError
 from botorch_delay.gp.factor import warned
@@ -106,8 +105,7 @@ def exclusive(method: F) -> F:
 
     @functools.wraps(method)
     def alone(self: Any, *arguments: Any, **options: Any) -> Any:
-        threads = nullcontext() if self._domain.pays_for_threads else one_thread()
-        with self._lock.held, threads:
+        with self._lock.held, as_usual(many_threads=self._domain.pays_for_threads):
             before = warned.set(self._lock.warned)
             try:
                 return method(self, *arguments, **options)
@@ -125,6 +123,13 @@ class Run:
     """
 
     _observers: Sequence[TrialObserver]  # told of each change of a trial, in this order
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Have constructors compute as calls do."""
+        super().__init_subclass__(**options)
+        if "__init__" in vars(cls):
+            usual = as_usual(many_threads=True)
+            cls.__init__ = usual(cls.__init__)  # type: ignore[method-assign]
 
     def __init__(self, config: Config) -> None:
         self._config, self._domain, self._planned = config, config.domain, config.horizon

@@ -6,6 +6,7 @@ import copy
 import math
 import tempfile
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -650,6 +651,34 @@ def test_a_recommendation_costs_what_the_distinct_points_cost(monkeypatch):
     opt.recommend()
     opt.stopping_gap()
     assert max(sizes) <= len(POINTS)
+
+
+MODES = {
+    "another default device": lambda: torch.device("meta"),
+    "no gradients": torch.no_grad,
+}
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+@pytest.mark.parametrize("name", slow_ones_last(OPTIMIZERS))
+def test_the_caller_s_settings_of_pytorch_change_nothing(name, mode):
+    """Nothing is made where the default says, here a device that has no numbers."""
+    expected = OPTIMIZERS[name]()
+    with mode():
+        made = OPTIMIZERS[name]()
+        made.tell(trial := made.ask(), value(trial))
+        copied = copy.deepcopy(made)
+    expected.tell(trial := expected.ask(), value(trial))
+    for _ in range(4):
+        asked = []
+        for opt in (expected, made, copied):
+            with mode() if opt is made else nullcontext():
+                opt.tell(trial := opt.ask(), value(trial))
+                asked.append(trial.x.tolist())
+        assert asked[0] == asked[1] == asked[2]
+    said = [opt.recommend().x.tolist() for opt in (expected, copied)]
+    with mode():
+        assert made.recommend().x.tolist() == said[0] == said[1]
 
 
 def test_accuracy_that_is_lost_is_warned_of_once():
