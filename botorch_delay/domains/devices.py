@@ -75,12 +75,14 @@ class Seeded(TorchFunctionMode):
 def as_usual(*, many_threads: bool) -> Iterator[None]:
     """PyTorch as this package computes with it, in this thread, whatever the caller has set.
 
-    Tensors are made on the CPU unless a device is named; operations use one thread of the CPU
-    unless ``many_threads``.
+    Tensors are made on the CPU unless a device is named, and can take part in gradients; operations
+    use one thread of the CPU unless ``many_threads``.
     """
     with ExitStack() as stack:
         if not many_threads and torch.get_num_threads() > 1:
             stack.enter_context(one_thread())
+        if torch.is_inference_mode_enabled():
+            stack.enter_context(torch.inference_mode(False))
         if not torch.empty(0).is_cpu:
             stack.enter_context(torch.device("cpu"))
         yield

@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -130,6 +130,12 @@ class Run:
         if "__init__" in vars(cls):
             usual = as_usual(many_threads=True)
             cls.__init__ = usual(cls.__init__)  # type: ignore[method-assign]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        copied = memo[id(self)] = self.__class__.__new__(self.__class__)
+        with as_usual(many_threads=True):  # what is copied in inference mode could not change
+            copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return copied
 
     def __init__(self, config: Config) -> None:
         self._config, self._domain, self._planned = config, config.domain, config.horizon

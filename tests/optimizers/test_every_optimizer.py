@@ -655,6 +655,7 @@ def test_a_recommendation_costs_what_the_distinct_points_cost(monkeypatch):
 
 MODES = {
     "another default device": lambda: torch.device("meta"),
+    "inference": torch.inference_mode,
     "no gradients": torch.no_grad,
 }
 
