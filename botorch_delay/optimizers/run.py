@@ -138,6 +138,9 @@ class Run:
         return copied
 
     def __init__(self, config: Config) -> None:
+        if config.domain.like.is_inference():  # its tensors could not take part in gradients
+            feasible = getattr(config.domain, "feasible", None)
+            config.domain = copy.deepcopy(config.domain, {id(feasible): feasible})
         self._config, self._domain, self._planned = config, config.domain, config.horizon
         self._lock = Lock()
 

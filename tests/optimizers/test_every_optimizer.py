@@ -682,6 +682,33 @@ def test_the_caller_s_settings_of_pytorch_change_nothing(name, mode):
         assert made.recommend().x.tolist() == said[0] == said[1]
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda domain: bd.AcquisitionOptimizer(domain, rule=qLogExpectedImprovement),
+        lambda domain: bd.BPEDelayOptimizer(domain, horizon=20),
+    ],
+)
+def test_domains_and_points_may_be_made_in_inference_mode(make, tmp_path):
+    def space():
+        return bd.Space(a=bd.Float(0.1, 1.0, log=True), c=bd.Choice(["x", "y", "z"]))
+
+    with torch.inference_mode():
+        inside, x = space(), torch.tensor([[0.5, 1.0]], dtype=torch.double)
+    asked = []
+    for domain in (space(), inside):
+        opt = make(domain)
+        opt.attach(x, x[:, 0])
+        for _ in range(6):
+            opt.tell(trial := opt.ask(), trial.x.sum())
+        opt.save(tmp_path / "study.db", overwrite=True)
+        with torch.inference_mode():
+            loaded = bd.load(tmp_path / "study.db")
+        asked.append([opt.ask().x.tolist(), opt.predict(x).mean.tolist()])
+        assert loaded.ask().x.tolist() == asked[-1][0]
+    assert asked[0] == asked[1]
+
+
 def test_accuracy_that_is_lost_is_warned_of_once():
     with pytest.warns(InputDataWarning):
         domain = bd.FiniteDomain(POINTS.float())
