@@ -309,6 +309,42 @@ def test_a_copy_to_the_device_is_not_waited_for(device):
     assert device.count() == 1  # the other way waits
 
 
+def space(kind):
+    return kind(a=bd.Float(0.0, 1.0, step=0.05), c=bd.Choice(["x", "y"]), n=bd.Int(1, 4))
+
+
+DEFAULTS = {
+    "BPE, space": lambda: bd.BPEDelayOptimizer(space(bd.Space), 30),
+    "BPE, grid": lambda: bd.BPEDelayOptimizer(space(bd.Space.grid), 30),
+    "qLogNEI, grid": lambda: bd.AcquisitionOptimizer(
+        space(bd.Space.grid), rule=qLogNoisyExpectedImprovement
+    ),
+    "random": lambda: bd.RandomOptimizer(space(bd.Space)),
+    "queued": lambda: bd.QueuedOptimizer(bd.AcquisitionOptimizer(space(bd.Space.grid))),
+}
+
+
+@pytest.mark.parametrize("make", DEFAULTS.values(), ids=DEFAULTS)
+def test_a_default_device_is_where_the_points_of_a_space_lie_and_changes_nothing(make, tmp_path):
+    found = {}
+    for device in ("cpu", "cuda"):
+        with torch.device(device):
+            opt = make()
+            assert opt.domain.like.device.type == device
+            for trial in opt.ask(3)[:2]:
+                opt.tell(trial, quadratic(trial.point))
+            for _ in range(2):
+                opt.tell(trial := opt.ask(), quadratic(trial.point))
+            opt.attach({"a": 0.5, "c": "y", "n": 2}, 0.1)
+            opt.save(tmp_path / f"{device}.db")
+            loaded = bd.load(tmp_path / f"{device}.db", device=device)
+            said = [opt.recommend().params, opt.predict(opt.trials[0].x[None]).mean.tolist()]
+            assert torch.empty(0).device.type == device
+            assert opt.ask().params == loaded.ask().params
+        found[device] = [*said, *(trial.params for trial in opt.trials)]
+    assert found["cpu"] == found["cuda"]
+
+
 def test_trials_and_answers_are_kept_on_the_cpu():
     opt = bd.AcquisitionOptimizer(points("cuda"), covar_module=matern().cuda(), noise_var=NOISE)
     trial = opt.ask()

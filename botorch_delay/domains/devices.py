@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache
 from typing import Any
 
 import torch
 from threadpoolctl import ThreadpoolController
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 
 def moved(X: Tensor, device: torch.device) -> Tensor:
@@ -39,15 +40,51 @@ def generator_for(seed: int, number: int) -> torch.Generator:
     return torch.Generator().manual_seed(mixed)
 
 
+class Seeded(TorchFunctionMode):
+    """Where functions of PyTorch that are given no generator draw from one of this block.
+
+    So other libraries draw the same numbers from a seed as if they had seeded the generator of the
+    process, which other threads draw from, and leave that alone.
+    """
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._seed = seed
+        self.generators: dict[torch.device, torch.Generator] = {}  # those that were drawn from
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _DRAWING and kwargs.get("generator") is None:
+            if func in _DRAWN_LIKE:
+                args, kwargs = (torch.empty_like(*args, **kwargs),), {}
+                func = _DRAWN_LIKE[func]
+            there = next((given.device for given in args if isinstance(given, Tensor)), None)
+            device = there or kwargs.get("device") or torch.get_default_device()
+            kwargs = {**kwargs, "generator": self._of(torch.device(device))}
+        return func(*args, **kwargs)
+
+    def _of(self, device: torch.device) -> torch.Generator:
+        if device not in self.generators:
+            self.generators[device] = torch.Generator(device).manual_seed(self._seed)
+        return self.generators[device]
+
+
 @contextmanager
-def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Seeds the global generators of the CPU and a device, and restores them at the end."""
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices):
-        torch.default_generator.manual_seed(seed)
-        if devices:
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(seed)
+def as_usual(*, many_threads: bool) -> Iterator[None]:
+    """PyTorch as this package computes with it, in this thread, whatever the caller has set.
+
+    Tensors are made on the CPU unless a device is named, and can take part in gradients; operations
+    use one thread of the CPU unless ``many_threads``.
+    """
+    with ExitStack() as stack:
+        if not many_threads and torch.get_num_threads() > 1:
+            stack.enter_context(one_thread())
+        if torch.is_inference_mode_enabled():
+            stack.enter_context(torch.inference_mode(False))
+        if not torch.empty(0).is_cpu:
+            stack.enter_context(torch.device("cpu"))
         yield
 
 
@@ -57,8 +94,6 @@ def one_thread() -> AbstractContextManager[object]:
     An ask has many small operations, at each of which threads wait for each other; where workers
     compute on the same cores, that would take most of the time.
     """
-    if torch.get_num_threads() == 1:
-        return nullcontext()
     return _libraries("openmp").limit(limits=1)
 
 
@@ -75,3 +110,12 @@ def _libraries(kind: str) -> ThreadpoolController:
 
 
 _BLAS = threading.Lock()
+_DRAWN_LIKE = {torch.rand_like: Tensor.uniform_, torch.randn_like: Tensor.normal_}
+_DRAWING = {
+    *_DRAWN_LIKE,
+    *(torch.rand, torch.randn, torch.randint, torch.randperm, torch.normal, torch.bernoulli),
+    *(torch.multinomial, torch.poisson, torch.binomial),
+    *(torch._standard_gamma, torch._sample_dirichlet, Tensor.bernoulli, Tensor.multinomial),
+    *(Tensor.uniform_, Tensor.normal_, Tensor.random_, Tensor.exponential_, Tensor.bernoulli_),
+    *(Tensor.log_normal_, Tensor.cauchy_, Tensor.geometric_),
+}

@@ -17,7 +17,7 @@ from gpytorch.kernels import Kernel
 from scipy.linalg.lapack import dpstrf
 from torch import Tensor
 
-from botorch_delay.domains.devices import seeded, sent
+from botorch_delay.domains.devices import Seeded, sent
 from botorch_delay.exceptions import NotSupportedError
 from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
 
@@ -44,7 +44,7 @@ class PriorPaths:
                 return
             try:
                 # Drawn on the CPU, so that they are the same on every device.
-                with seeded(seed, torch.device("cpu")):
+                with Seeded(seed):
                     features = gen_kernel_features(
                         copy.deepcopy(covar_module).cpu(), points.shape[-1], FEATURES
                     )

@@ -10,7 +10,7 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
@@ -26,7 +26,7 @@ from torch import Tensor
 from botorch_delay import validation
 from botorch_delay.confidence.bounds import DEFAULT_CONFIDENCE, DEFAULT_DELTA, Confidence, FixedBeta
 from botorch_delay.design.ascent import BoundClimb
-from botorch_delay.domains.devices import seeded, sent, sent_rows
+from botorch_delay.domains.devices import Seeded, sent, sent_rows
 from botorch_delay.exceptions import BotorchDelayError, InputError, InputTypeError
 from botorch_delay.gp.delayed_gp import DelayedGP
 from botorch_delay.gp.kernels import CHUNK_ELEMENTS, covariance
@@ -252,6 +252,11 @@ class BotorchRule(Rule):
     come as ``X_pending`` alone, so that none counts twice; analytic classes, which do not take
     them, get the fantasy model.
 
+    Random numbers that functions of PyTorch draw in it follow from the seed, and neither use nor
+    change the generator of the process, which other threads draw from. Some samplers of BoTorch
+    (``IIDNormalSampler``, ``ForkedRNGSampler``, ``IndexSampler``) seed that one for a moment all
+    the same, and get their numbers from the seed of the optimizer instead of their own.
+
     Args:
         factory: a class with a registered input constructor, or a function.
         options: passed on by name, for instance ``beta=2.0``.
@@ -321,7 +326,7 @@ class BotorchRule(Rule):
         pending = X[:1] if model.pending.counts_in_deviation else None
         kernel, noise_var = copy.deepcopy(model.surrogate.covar_module), model.surrogate.noise_var
         try:
-            with _quietly(0, X.device, advice=True), torch.no_grad():
+            with _quietly(0, advice=True), torch.no_grad():
                 gp = DelayedGP(X, y, noise_var=noise_var, covar_module=kernel)
                 scores = self.build(gp, X, y, pending)(X.unsqueeze(-2))
         except BotorchDelayError:
@@ -352,7 +357,7 @@ class BotorchRule(Rule):
             return model.deviation_at
         X, y, pending = answers.data.X, answers.data.y.unsqueeze(-1), model.pending_points()
         seed = int(torch.randint(2**31, (), generator=model.generator()))
-        with _quietly(seed, X.device), torch.no_grad():
+        with _quietly(seed), torch.no_grad():
             gp = DelayedGP(
                 X,
                 y,
@@ -363,9 +368,16 @@ class BotorchRule(Rule):
             )
             acquisition = self.build(gp.fantasy_model(), X, y, pending)
 
+        first, draws = True, not self.analytic
+
         def at(points: Tensor) -> Tensor:
-            with _quietly(seed, X.device):
-                return acquisition(surrogate.inputs(points).unsqueeze(-2))
+            nonlocal first, draws
+            with _quietly(seed if draws else None) as numbers:
+                values = acquisition(surrogate.inputs(points).unsqueeze(-2))
+            if not first:  # the first makes samplers, which keep what they draw
+                draws = numbers is not None and bool(numbers.generators)
+            first = False
+            return values
 
         return at
 
@@ -413,13 +425,14 @@ def as_rule(rule: Any, name: str = "rule") -> Rule:
 
 
 @contextmanager
-def _quietly(seed: int, device: torch.device, *, advice: bool = False) -> Iterator[None]:
-    """Seeded, and without warnings that do not apply here."""
-    with seeded(seed, device), warnings.catch_warnings():
+def _quietly(seed: int | None, *, advice: bool = False) -> Iterator[Seeded | None]:
+    """Seeded, unless nothing is drawn, and without warnings that do not apply here."""
+    seeded = nullcontext() if seed is None else Seeded(seed)
+    with seeded as numbers, warnings.catch_warnings():
         # A candidate that is pending already makes the joint covariance singular, and the user's
         # units need not be those that BoTorch expects. Its advice on functions is given once.
         warnings.simplefilter("ignore", NumericalWarning)
         warnings.simplefilter("ignore", InputDataWarning)
         if not advice:
             warnings.simplefilter("ignore", NumericsWarning)
-        yield
+        yield numbers

@@ -9,14 +9,13 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
-from typing import Any, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.domains.devices import one_thread
+from botorch_delay.domains.devices import as_usual
 from botorch_delay.domains.domain import Domain
 from botorch_delay.exceptions import StorageError
 from botorch_delay.gp.factor import warned
@@ -106,8 +105,7 @@ def exclusive(method: F) -> F:
 
     @functools.wraps(method)
     def alone(self: Any, *arguments: Any, **options: Any) -> Any:
-        threads = nullcontext() if self._domain.pays_for_threads else one_thread()
-        with self._lock.held, threads:
+        with self._lock.held, as_usual(many_threads=self._domain.pays_for_threads):
             before = warned.set(self._lock.warned)
             try:
                 return method(self, *arguments, **options)
@@ -126,7 +124,23 @@ class Run:
 
     _observers: Sequence[TrialObserver]  # told of each change of a trial, in this order
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Have constructors compute as calls do."""
+        super().__init_subclass__(**options)
+        if "__init__" in vars(cls):
+            usual = as_usual(many_threads=True)
+            cls.__init__ = usual(cls.__init__)  # type: ignore[method-assign]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        copied = memo[id(self)] = self.__class__.__new__(self.__class__)
+        with as_usual(many_threads=True):  # what is copied in inference mode could not change
+            copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return copied
+
     def __init__(self, config: Config) -> None:
+        if config.domain.like.is_inference():  # its tensors could not take part in gradients
+            feasible = getattr(config.domain, "feasible", None)
+            config.domain = copy.deepcopy(config.domain, {id(feasible): feasible})
         self._config, self._domain, self._planned = config, config.domain, config.horizon
         self._lock = Lock()
 

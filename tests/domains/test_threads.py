@@ -1,4 +1,4 @@
-"""How many threads of the CPU compute during an ask, whatever the machine has."""
+"""How many threads of the CPU compute during an ask, and random numbers of a thread's own."""
 
 import pytest
 import torch
@@ -6,6 +6,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 import botorch_delay as bd
 from botorch_delay.domains import finite
+from botorch_delay.domains.devices import Seeded
 from botorch_delay.gp import hyperparameters
 
 
@@ -60,3 +61,37 @@ def test_a_fit_computes_on_one_thread(two_threads, monkeypatch):
     asked(box)
     assert seen == {1}
     assert counts() == {2}
+
+
+DRAWS = {
+    "rand": lambda like: torch.rand(2, 3),
+    "randint": lambda like: torch.randint(5, (4,)),
+    "like": lambda like: torch.rand_like(like) + torch.randn_like(like),
+    "in place": lambda like: like.clone().exponential_(),
+    "from tensors": lambda like: torch.normal(like, like) + torch.bernoulli(like),
+    "Gamma": lambda like: torch.distributions.Gamma(like, like).sample(),
+    "Sobol": lambda like: torch.quasirandom.SobolEngine(2, scramble=True).draw(3),
+    "without a generator": lambda like: torch.rand(2, generator=None),
+}
+
+
+@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
+def test_seeded_functions_draw_as_if_the_process_were_seeded(draw):
+    like = torch.full((7,), 0.5)
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        expected = draw(like), draw(like)
+        before = torch.get_rng_state()
+        with Seeded(3):
+            assert torch.equal(draw(like), expected[0])
+            assert torch.equal(draw(like), expected[1])
+        assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_generator_that_is_given_is_used():
+    def drawn():
+        return torch.rand(3, generator=torch.Generator().manual_seed(1))
+
+    expected = drawn()
+    with Seeded(3):
+        assert torch.equal(drawn(), expected)

@@ -1,3 +1,5 @@
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from cases import KERNELS, generator, scattered, se, with_values
@@ -54,6 +56,22 @@ def test_paths_depend_on_the_generator_alone():
     one, other = (PriorPaths(kernel, points, seed=0, exact=True) for _ in range(2))
     assert torch.equal(one.draw(generator(3)), other.draw(generator(3)))
     assert not torch.equal(one.draw(generator(3)), one.draw(generator(4)))
+
+
+def test_features_leave_the_random_numbers_of_other_threads_alone(monkeypatch):
+    def interrupted(*arguments):
+        with ThreadPoolExecutor(1) as other:
+            seen.append(other.submit(torch.rand, 3).result())
+        return real(*arguments)
+
+    real, seen = sample_paths.gen_kernel_features, []
+    monkeypatch.setattr(sample_paths, "gen_kernel_features", interrupted)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        expected = torch.rand(3)
+        torch.manual_seed(0)
+        PriorPaths(se().requires_grad_(False), scattered(20), seed=1, exact=False)
+    assert torch.equal(seen[0], expected)
 
 
 def test_a_kernel_without_features_is_refused():

@@ -10,7 +10,7 @@ from oracle import kernel_function
 from scale import some
 
 import botorch_delay as bd
-from botorch_delay.domains.devices import seeded
+from botorch_delay.domains.devices import Seeded
 from botorch_delay.exceptions import (
     EmptyDomainError,
     InputError,
@@ -272,7 +272,7 @@ def test_max_variance_takes_the_active_set_of_a_box():
     sigma = bd.MaxVariance(model, active_set=opt.active_set)
     starts = opt.active_set.sample(4).unsqueeze(1)
 
-    with seeded(0, torch.device("cpu")):  # BoTorch draws from the global generator
+    with Seeded(0):  # BoTorch draws from the global generator
         x, _ = optimize_acqf(
             sigma,
             UNIT,

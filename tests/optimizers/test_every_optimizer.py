@@ -6,6 +6,7 @@ import copy
 import math
 import tempfile
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -650,6 +651,62 @@ def test_a_recommendation_costs_what_the_distinct_points_cost(monkeypatch):
     opt.recommend()
     opt.stopping_gap()
     assert max(sizes) <= len(POINTS)
+
+
+MODES = {
+    "another default device": lambda: torch.device("meta"),
+    "inference": torch.inference_mode,
+    "no gradients": torch.no_grad,
+}
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+@pytest.mark.parametrize("name", slow_ones_last(OPTIMIZERS))
+def test_the_caller_s_settings_of_pytorch_change_nothing(name, mode):
+    """Nothing is made where the default says, here a device that has no numbers."""
+    expected = OPTIMIZERS[name]()
+    with mode():
+        made = OPTIMIZERS[name]()
+        made.tell(trial := made.ask(), value(trial))
+        copied = copy.deepcopy(made)
+    expected.tell(trial := expected.ask(), value(trial))
+    for _ in range(4):
+        asked = []
+        for opt in (expected, made, copied):
+            with mode() if opt is made else nullcontext():
+                opt.tell(trial := opt.ask(), value(trial))
+                asked.append(trial.x.tolist())
+        assert asked[0] == asked[1] == asked[2]
+    said = [opt.recommend().x.tolist() for opt in (expected, copied)]
+    with mode():
+        assert made.recommend().x.tolist() == said[0] == said[1]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda domain: bd.AcquisitionOptimizer(domain, rule=qLogExpectedImprovement),
+        lambda domain: bd.BPEDelayOptimizer(domain, horizon=20),
+    ],
+)
+def test_domains_and_points_may_be_made_in_inference_mode(make, tmp_path):
+    def space():
+        return bd.Space(a=bd.Float(0.1, 1.0, log=True), c=bd.Choice(["x", "y", "z"]))
+
+    with torch.inference_mode():
+        inside, x = space(), torch.tensor([[0.5, 1.0]], dtype=torch.double)
+    asked = []
+    for domain in (space(), inside):
+        opt = make(domain)
+        opt.attach(x, x[:, 0])
+        for _ in range(6):
+            opt.tell(trial := opt.ask(), trial.x.sum())
+        opt.save(tmp_path / "study.db", overwrite=True)
+        with torch.inference_mode():
+            loaded = bd.load(tmp_path / "study.db")
+        asked.append([opt.ask().x.tolist(), opt.predict(x).mean.tolist()])
+        assert loaded.ask().x.tolist() == asked[-1][0]
+    assert asked[0] == asked[1]
 
 
 def test_accuracy_that_is_lost_is_warned_of_once():

@@ -1,11 +1,13 @@
 import math
 import pickle
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
 from botorch.acquisition import (
+    AcquisitionFunction,
     ExpectedImprovement,
     LogExpectedImprovement,
     PosteriorMean,
@@ -575,6 +577,79 @@ def test_only_the_library_s_own_randomness_is_used():
         return [t.index for t in opt.ask(3)]
 
     assert asks() == asks()
+
+
+class Drawing(AcquisitionFunction):
+    """Draws when it is made and at every evaluation, while another thread draws."""
+
+    def __init__(self, model, others):
+        super().__init__(model)
+        self.others, self.start = others, torch.rand((), dtype=torch.double)
+
+    def forward(self, X):
+        if self.others is not None:
+            with ThreadPoolExecutor(1) as other:
+                self.others += other.submit(torch.rand, 3).result().tolist()
+        noise = torch.randn_like(X[:, 0, 0]) + torch.rand(len(X), dtype=X.dtype)
+        return (X[:, 0, 0] - self.start).square() + noise
+
+
+def drawing(model, others=None):
+    return Drawing(model, others)
+
+
+def test_a_rule_and_other_threads_draw_random_numbers_of_their_own():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        expected, others, asked = torch.rand(60).tolist(), [], []
+        for options in ({"others": others}, {}, {}):
+            torch.manual_seed(len(asked))
+            opt = make(bd.BotorchRule(drawing, **options), bd.Ignore())
+            for _ in range(8):
+                opt.tell(trial := opt.ask(), value(trial))
+            asked.append([trial.index for trial in opt.trials])
+    assert len(others) >= 21
+    assert others == expected[: len(others)]
+    assert asked[0] == asked[1] == asked[2]
+
+
+def test_a_function_that_draws_at_every_evaluation_is_climbed():
+    box = bd.BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double))
+    rule, asked = bd.BotorchRule(drawing), []
+    before = torch.get_rng_state()
+    for _ in range(2):
+        opt = bd.AcquisitionOptimizer(
+            box, covar_module=se(), noise_var=NOISE, rule=rule, pending=bd.Ignore()
+        )
+        for _ in range(3):
+            opt.tell(trial := opt.ask(), value(trial))
+        asked.append([trial.x.tolist() for trial in opt.trials])
+    assert torch.equal(torch.get_rng_state(), before)
+    assert asked[0] == asked[1]
+
+
+@pytest.mark.parametrize(
+    ("rule", "pending"),
+    [
+        (qLogNoisyExpectedImprovement, bd.Hallucinate()),
+        (qLogExpectedImprovement, bd.Hallucinate()),
+        (bd.BotorchRule(qUpperConfidenceBound, beta=4.0), bd.Hallucinate()),
+        (bd.BotorchRule(LogExpectedImprovement), bd.Ignore()),
+        (bd.BotorchRule(UpperConfidenceBound, beta=4.0), bd.Hallucinate()),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")  # threads share the filters of warnings
+def test_optimizers_in_threads_ask_what_they_ask_alone(rule, pending):
+    def asked(_):
+        opt = make(rule, pending)
+        for trial in opt.ask(3):
+            opt.tell(trial, value(trial))
+        return [trial.index for trial in opt.ask(6)]
+
+    before, alone = torch.get_rng_state(), asked(0)
+    with ThreadPoolExecutor(3) as threads:
+        assert list(threads.map(asked, range(3))) == [alone] * 3
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 # Answers that fail, go missing or come from elsewhere

@@ -8,7 +8,7 @@ from botorch.optim.optimize import optimize_acqf
 from torch import Tensor
 
 from botorch_delay.domains.box import BoxDomain
-from botorch_delay.domains.devices import seeded
+from botorch_delay.domains.devices import Seeded
 from botorch_delay.optimizers.bpe import BPEDelayOptimizer
 from speed.clocks import interleaved
 from speed.peers import (
@@ -64,7 +64,7 @@ def against_optimize_acqf(*, n_picks: int, every: int, repeats: int) -> list[Row
         ]
 
     # BoTorch draws its restarts from the global generator.
-    with botorch_at_its_best(), seeded(0, torch.device("cpu")):
+    with botorch_at_its_best(), Seeded(0):
         with torch.enable_grad():
             found = interleaved({"ours": ours, "botorch": searched}, repeats)
         shares = [

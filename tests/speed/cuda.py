@@ -23,7 +23,7 @@ from torch import Tensor
 
 from botorch_delay.design.greedy import GreedyDesign
 from botorch_delay.domains.box import BoxDomain
-from botorch_delay.domains.devices import seeded
+from botorch_delay.domains.devices import Seeded
 from botorch_delay.domains.finite import FiniteDomain
 from botorch_delay.gp.factor import factorize
 from botorch_delay.gp.kernels import covariance
@@ -299,7 +299,7 @@ def learned_box_on(device: torch.device, answered: int, steps: int) -> list[Row]
         return optimize_acqf(function, bounds, q=1, num_restarts=10, raw_samples=512)[0]
 
     here, there = (asks_on(BoxDomain(bounds.to(on)), X, steps) for on in ("cpu", device))
-    with botorch_at_its_best(), seeded(0, device), torch.enable_grad():
+    with botorch_at_its_best(), Seeded(0), torch.enable_grad():
         searched()
         theirs = _timed(device, searched)
     work = f"learned box, {answered} answers in 4 columns"
