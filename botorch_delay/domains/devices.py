@@ -50,7 +50,7 @@ class Seeded(TorchFunctionMode):
     def __init__(self, seed: int) -> None:
         super().__init__()
         self._seed = seed
-        self.generators: dict[torch.device, torch.Generator] = {}  # those that were drawn from
+        self._generators: dict[torch.device, torch.Generator] = {}  # those that were drawn from
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
@@ -66,9 +66,9 @@ class Seeded(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _of(self, device: torch.device) -> torch.Generator:
-        if device not in self.generators:
-            self.generators[device] = torch.Generator(device).manual_seed(self._seed)
-        return self.generators[device]
+        if device not in self._generators:
+            self._generators[device] = torch.Generator(device).manual_seed(self._seed)
+        return self._generators[device]
 
 
 @contextmanager

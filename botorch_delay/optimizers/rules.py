@@ -368,16 +368,9 @@ class BotorchRule(Rule):
             )
             acquisition = self.build(gp.fantasy_model(), X, y, pending)
 
-        first, draws = True, not self.analytic
-
         def at(points: Tensor) -> Tensor:
-            nonlocal first, draws
-            with _quietly(seed if draws else None) as numbers:
-                values = acquisition(surrogate.inputs(points).unsqueeze(-2))
-            if not first:  # the first makes samplers, which keep what they draw
-                draws = numbers is not None and bool(numbers.generators)
-            first = False
-            return values
+            with _quietly(None if self.analytic else seed):
+                return acquisition(surrogate.inputs(points).unsqueeze(-2))
 
         return at
 
@@ -425,14 +418,13 @@ def as_rule(rule: Any, name: str = "rule") -> Rule:
 
 
 @contextmanager
-def _quietly(seed: int | None, *, advice: bool = False) -> Iterator[Seeded | None]:
+def _quietly(seed: int | None, *, advice: bool = False) -> Iterator[None]:
     """Seeded, unless nothing is drawn, and without warnings that do not apply here."""
-    seeded = nullcontext() if seed is None else Seeded(seed)
-    with seeded as numbers, warnings.catch_warnings():
+    with nullcontext() if seed is None else Seeded(seed), warnings.catch_warnings():
         # A candidate that is pending already makes the joint covariance singular, and the user's
         # units need not be those that BoTorch expects. Its advice on functions is given once.
         warnings.simplefilter("ignore", NumericalWarning)
         warnings.simplefilter("ignore", InputDataWarning)
         if not advice:
             warnings.simplefilter("ignore", NumericsWarning)
-        yield numbers
+        yield
