@@ -433,6 +433,10 @@ def _of_delays(config: BPEConfig) -> list[str]:
     if config.delay is not None:
         given = "" if config.exact else ", and do not depend on the noise given the point"
         found.append(f"delays are independent, with the law {config.delay!r}{given}")
+        found.append(
+            "finish() is called at a moment that does not depend on values, if design points of "
+            "the last round are still running then"
+        )
     return found
 
 

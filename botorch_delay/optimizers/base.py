@@ -322,8 +322,9 @@ class Optimizer(ReadableRun, ABC):
     def finish(self) -> None:
         """End the run: the open round closes with what has arrived, and no ask follows.
 
-        With valid bounds a round that is cut short, also by answers that are still to come, is not
-        judged by its own answers, on which the decision to end the run may depend.
+        With valid bounds a round that is cut short is not judged by its own answers, on which the
+        decision to end the run may depend. With a delay law, after the last ask, it is, as in
+        Algorithm 1: by the answers told so far, at a moment that must not depend on values.
         """
         if not self._finished:
             self._close_last()

@@ -340,14 +340,14 @@ class RoundSequence(TrialObserver):
     def _ends_as_planned(self, current: OpenRound) -> bool:
         """Whether the number of design points of the last round does not depend on values.
 
-        It may if a run is ended before its last answers are in, at a moment that values may have
-        chosen, or if values decide when a design point is asked: Lemma 1 does not cover such a
-        round, unless its design is complete.
+        It may if a run is ended early, or if values decide when a design point is asked: Lemma 1
+        does not cover such a round, unless its design is complete.
         """
-        config = self._config
-        if self.round_rule.on_arrival and current.design_is_settled():
+        config, on_arrival = self._config, self.round_rule.on_arrival
+        if on_arrival and current.design_is_settled():
             return True
-        arrived = not any(t.slot >= 0 and self.of(t) for t in self._ledger.running())
+        # With a delay law Algorithm 1's own rule leaves answers out, independent of their noise.
+        arrived = not (on_arrival and current.outstanding().trials)
         ended = arrived and len(self._ledger) == config.horizon
         return ended and config.repeat_pending and config.budget_factor is None
 
