@@ -310,7 +310,7 @@ class _Loop:
                     self._tell_failures()  # they may be asked again
                     continue
                 # All points are known, or on_result has called finish().
-                ends = optimizer.exact or isinstance(error, HorizonError)
+                ends = isinstance(error, HorizonError) or (optimizer.exact and self.succeeded)
                 if not (self.in_flight or (ends and self.report.evaluations)):
                     raise
                 return
@@ -467,8 +467,8 @@ class _Loop:
                 self.good_enough = self.optimizer.certificate.gap <= self.until_gap
         if self.on_result is not None:
             try:
-                said = self.on_result(self.optimizer, trial) or False
-                self.stopped |= validation.flag(said, "what on_result returns")
+                said = self.on_result(self.optimizer, trial)
+                self.stopped |= bool(said) and not inspect.iscoroutine(said)
             except Exception as error:
                 logger.exception(
                     "on_result raised at trial %d; once what is in flight is told, so does run",

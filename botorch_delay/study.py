@@ -461,9 +461,10 @@ def import_results(optimizer: Optimizer, path: Path) -> tuple[int, int, int]:
             wrong.append(f"line {line}: {error}")
             continue
         trial = trials.get(cells.get("trial", "").strip())
-        if trial and domain.words(trial.x) == domain.words(x):  # and no other study's
+        if trial and domain.words(trial.x) == domain.words(x):
             x = trial.x  # which a spreadsheet may have rounded
-            if trial.state is TrialState.RUNNING and trial.id not in told:
+            ours = cells.get("state", "").strip() == TrialState.RUNNING.value
+            if ours and trial.state is TrialState.RUNNING and trial.id not in told:
                 told[trial.id] = value
                 continue
         there[key := (*x.tolist(), value)] -= 1

@@ -579,12 +579,10 @@ def test_finish_in_on_result_ends_a_run(threads):
     assert len(report.evaluations) == len(opt.trials)
 
 
-def test_what_on_result_returns_is_checked(threads):
-    opt = make()
-    arguments = opt, objectives.quadratic, threads, 20, 2
-    with pytest.raises(InputTypeError, match="what on_result returns must be True or False"):
-        run(*arguments, on_result=lambda opt, trial: "done", progress=False)
-    assert opt.pending == []
+def test_exact_points_that_all_fail_are_no_end_of_a_run(threads):
+    opt = bd.BPEDelayOptimizer(bd.Space.grid(a=bd.Int(0, 3)), 40, exact=True)
+    with pytest.raises(EmptyDomainError):
+        run(opt, lambda a: 1 / 0, threads, 40, 2, max_failures=None, progress=False)
 
 
 async def awaited(x):

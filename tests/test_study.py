@@ -864,6 +864,13 @@ def test_results_filled_in_for_running_trials_are_told(study, tmp_path):
     # Again: all is known, the one with rounded settings, too.
     again = json.loads(study("import", "one.db", "filled.csv", "--json")[1])
     assert again == {"told": 0, "attached": 0, "known": 4}
+    # The finished trials of another study that asked the same are results from elsewhere.
+    study("init", "twin.db", "--space", "box.toml", "--horizon", 9, "--seed", len("one.db"))
+    with bd.editing("twin.db") as opt:
+        opt.ask(4)
+    study("export", "one.db", "done.csv")
+    assert json.loads(study("import", "twin.db", "done.csv", "--json")[1])["told"] == 0
+    assert len(bd.load("twin.db").pending) == 4
     # In another study trials 2 and 3 run with other settings.
     assert study("import", "other.db", "filled.csv")[1] == "4 results attached\n"
     assert [trial.id for trial in bd.load("other.db").pending] == [2, 3]

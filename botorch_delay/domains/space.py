@@ -319,7 +319,7 @@ def _read_csv(file: Path, given: Mapping[str, Parameter]) -> dict[str, dict[str,
         # Words, some of which look otherwise, stay words; one among numbers is told of later.
         has_words = any(isinstance(value, str) for value in values)
         mostly_words = has_words and 2 * sum(map(is_number, values)) <= len(values)
-        stays = name not in given and (mostly_words or any(map(_is_code, texts)))
+        stays = name not in given and (mostly_words or _are_codes(texts))
         columns.append(texts if stays else values)
     rows = (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
     return {f"{file}, line {line}": row for (line, _), row in zip(found, rows, strict=True)}
@@ -330,7 +330,7 @@ def _kind(name: str, rows: Mapping[str, Mapping[str, Any]]) -> Parameter:
     values = {place: row[name] for place, row in rows.items()}
     words = [place for place, value in values.items() if not _is_number_like(value)]
     texts = [place for place, value in values.items() if isinstance(value, str)]
-    are_codes = len(texts) == len(values) and any(map(_is_code, values.values()))
+    are_codes = len(texts) == len(values) and _are_codes(list(values.values()))
     if 2 * len(words) < len(values) and not are_codes:  # most are numbers
         for place in words or texts:
             raise InputError(
@@ -356,6 +356,11 @@ def _is_number_like(value: Any) -> bool:
     return number is not None and math.isfinite(number) and not _is_code(value)
 
 
-def _is_code(value: Any) -> bool:
-    """Whether a text would change if it were read as a number: 007 and 1E5, but not 1e-5."""
-    return isinstance(value, str) and re.fullmatch(r"0\d+|\d+E\d+", value) is not None
+def _are_codes(texts: Sequence[str]) -> bool:
+    """Whether some of these have leading zeros, as 007 has, or most look like 1E5 (not 1e-5)."""
+    like_numbers = sum(re.fullmatch(r"\d+E\d+", text) is not None for text in texts)
+    return any(map(_is_code, texts)) or 2 * like_numbers > len(texts)
+
+
+def _is_code(text: str) -> bool:
+    return re.fullmatch(r"0\d+", text) is not None

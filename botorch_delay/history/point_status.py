@@ -18,6 +18,9 @@ MAX_FAILURES = 3
 # So many repeats, also as a share of all tries, and none with another answer, show that evaluations
 # are exact. (Where an evaluation picks one of four stored runs, one in four agrees by chance.)
 REPEATS, REPEATED_SHARE = 3, 0.05
+# The reason of trials that failed since what they had shown so far was not worth going on: their
+# points are not asked less often, but places where others are not better are left alone.
+PRUNED = "pruned: what it had shown by then was not worth going on"
 
 
 class PointStatus(enum.Enum):
@@ -35,7 +38,7 @@ class Feasibility(TrialObserver):
     Only trials asked after the last answered one count. Three failures among them make the point
     infeasible, and after the first at most three have failed or are running. The order in which
     answers and failures arrive makes no difference, and a point that crashes now and then stays
-    feasible.
+    feasible. Pruned trials do not count.
 
     Where evaluations are exact, a point with an answer or a running trial is not asked again.
     """
@@ -102,7 +105,7 @@ class Feasibility(TrialObserver):
         for trial in reversed(self.trials(key)):
             if trial.state is TrialState.COMPLETED:
                 break
-            failures += trial.state is TrialState.FAILED
+            failures += trial.state is TrialState.FAILED and trial.reason != PRUNED
             running += trial.state is TrialState.RUNNING
         if failures >= MAX_FAILURES:
             return PointStatus.INFEASIBLE

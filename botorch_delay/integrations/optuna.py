@@ -26,6 +26,7 @@ from botorch_delay.exceptions import (
     NoAnswerError,
     NotSupportedError,
 )
+from botorch_delay.history.point_status import PRUNED
 from botorch_delay.history.trials import TrialState
 from botorch_delay.integrations.engine_run import EngineRun, Settings
 from botorch_delay.optimizers.bpe import BPEDelayOptimizer
@@ -85,10 +86,10 @@ class DelaySampler(BaseSampler):
 
     It works with any ``n_jobs``, with ``study.ask`` and ``study.tell``, and with many processes on
     one storage whose samplers have the same arguments; trials of other samplers count as results.
-    Running trials are pending points. The point of a failed or pruned trial may be asked again, at
-    most twice, and places where more trials failed, or were pruned, than completed are left alone.
-    The values of pruned trials are not used. Where a regret bound needs their answers, design
-    points that were lost are asked again too.
+    Running trials are pending points. The point of a failed trial may be asked again, at most
+    twice, and places where more trials failed, or were pruned, than completed are left alone while
+    there are others. The values of pruned trials are not used. Where a regret bound needs their
+    answers, design points that were lost are asked again too.
 
     The parameters that all completed trials have (before the first result: that any trial has) are
     chosen together, or those of ``search_space``, which may be conditional: where the objective
@@ -358,10 +359,10 @@ class _StudyRun(EngineRun):
             if record is not None and is_complete:
                 yield from self._answered(trial, record)
             elif record is not None:
-                is_lost = trial.number in lost
-                yield self.past_ask(
-                    record, TrialState.ABANDONED if is_lost else _STATES[trial.state]
-                )
+                state = _STATES[trial.state]
+                state = TrialState.ABANDONED if trial.number in lost else state
+                reason = PRUNED if trial.state is Theirs.PRUNED else ""
+                yield self.past_ask(record, state, reason=reason)
             elif is_complete:
                 yield self.past_result(trial.number, trial.params, trial.values[0])
 

@@ -22,8 +22,8 @@ from botorch_delay.design.ascent import (
 from botorch_delay.domains.columns import Columns
 from botorch_delay.domains.devices import generator_for, moved, sent_rows
 from botorch_delay.elimination.active_set import ActiveSet
-from botorch_delay.elimination.box_active_set import spread_points
-from botorch_delay.exceptions import InputError, InputTypeError, NumericsError
+from botorch_delay.elimination.box_active_set import quasi_random, spread_points
+from botorch_delay.exceptions import EmptyDomainError, InputError, InputTypeError, NumericsError
 from botorch_delay.gp.surrogate import MANY_ANSWERS, Surrogate
 from botorch_delay.history.point_status import REPEATS, Feasibility, nothing_to_ask
 from botorch_delay.history.trials import Ledger, Suggestion
@@ -36,6 +36,7 @@ PointTest = Callable[[Tensor], Tensor]  # n x d to bool n
 
 # Points of a box from which climbs begin, beside some moved to its boundary.
 BOX_POOL = 2048
+MOST_BATCHES = 64  # of as many, where a point that may be asked is looked for
 # The number of climbs: the most with up to this many answers, fewer with more.
 MOST_CLIMBS, ANSWERS_FOR_MOST, FEWEST_CLIMBS = 64, 100, 8
 # Steps of a climb; twice as many where there are many climbs.
@@ -116,13 +117,29 @@ class Maximizer:
         key = self.repeat(active) if plan_repeats else None
         if key is None and confirm:
             key = self.confirm(active)
-        if key is None:
-            point = self._largest(active, new_first=plan_repeats)
-        else:
+        if key is not None:
             point = key if self.model.finite else self.model.feasibility.point(key)
+        else:
+            try:
+                point = self._largest(active, new_first=plan_repeats)
+            except EmptyDomainError as error:
+                point = self._any_open(error)
         data = {"width": self.model.width_at(point)} if self.model.pending.inflate else {}
         index, x = (point, None) if isinstance(point, int) else (None, point)
         return Suggestion(index, number, slot, x, data)
+
+    def _any_open(self, error: EmptyDomainError) -> Tensor:
+        """Any point of a box with finitely many, where no candidate is left; else the error."""
+        if self.model.finite or not self._domain.is_countable:
+            raise error
+        closed = _hashes(self.model.points(self.model.feasibility.unavailable()))
+        for batch in range(MOST_BATCHES):
+            drawn = quasi_random(self._domain, BOX_POOL, self._config.seed, batch)
+            X = self._domain.columns.rounded(drawn)
+            free = (~torch.isin(_hashes(X), closed)).nonzero()
+            if len(free):
+                return X[int(free[0])]
+        raise error
 
     def _largest(self, active: ActiveSet | None, *, new_first: bool) -> int | Tensor:
         """Where the rule is largest: a row of a finite set, a point (``d``) of a box."""

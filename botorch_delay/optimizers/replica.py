@@ -237,6 +237,7 @@ class Replica:
 
     def _restart(self) -> None:
         self.optimizer = self._make()
+        self.optimizer._rounds.counts_attached = False
         self._trials: dict[int, Trial] = {}  # by the other system's number, in the order of ids
         self._attached: set[int] = set()
         self._unrecorded: list[int] = []  # trials that ended; see _Ask.told

@@ -51,6 +51,8 @@ class RoundSequence(TrialObserver):
         self.round_rule = config.round_rule()
         self.active: ActiveSet = whole_set(config.domain, config.seed, feasibility.keys)
         self.open: OpenRound | None = None  # before the first ask and after the last round
+        # Whether designs count attached results: not where processes learn of them at other times.
+        self.counts_attached = config.learned
         self.records: list[RoundRecord] = []  # of the closed rounds
         self.resets = 0  # how often no active point could be asked
         self.designed = 0  # design points asked, in all rounds
@@ -374,7 +376,7 @@ class RoundSequence(TrialObserver):
         statuses = {key: self._feasibility.status(key) for key in self._feasibility.unavailable()}
         # Of many results some, to bound the time that a design takes. With a given kernel a claim
         # rests on what the design's own points tell.
-        attached = self._ledger.attached if self._config.learned else []
+        attached = self._ledger.attached if self.counts_attached else []
         known = [self._feasibility.key(result) for result in attached]
         return OpenRound(
             number,

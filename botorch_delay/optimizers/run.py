@@ -132,10 +132,9 @@ class Run:
             cls.__init__ = usual(cls.__init__)  # type: ignore[method-assign]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        copied = memo[id(self)] = self.__class__.__new__(self.__class__)
         with as_usual(many_threads=True):  # what is copied in inference mode could not change
-            copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
-        return copied
+            reduced = self.__reduce_ex__(4)
+            return copy._reconstruct(self, memo, *reduced)  # type: ignore[attr-defined]
 
     def __init__(self, config: Config) -> None:
         if config.domain.like.is_inference():  # its tensors could not take part in gradients

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import botorch_delay as bd
+from botorch_delay.domains import parameters
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.columns import Columns
 from botorch_delay.domains.parameters import MAX_LISTED, Choice, Float, Int
@@ -23,6 +24,7 @@ from botorch_delay.exceptions import (
     InputTypeError,
     OutsideWarning,
 )
+from botorch_delay.optimizers import maximizer
 
 MIXED = {
     "rate": Float(1e-5, 1e-1, log=True),
@@ -162,6 +164,18 @@ def test_exact_settings_do_not_come_twice_where_steps_are_many(kind):
     asked = [trial.params["rpm"] for trial in opt.trials]
     assert len({*asked, 640, 700, 760}) == 27
     assert [trial.x.item() for trial in opt.trials] == asked  # what is modelled is evaluated
+
+
+def test_exact_settings_are_all_asked_where_steps_are_many(monkeypatch):
+    monkeypatch.setattr(parameters, "MAX_LISTED", 3)
+    monkeypatch.setattr(maximizer, "BOX_POOL", 4)
+    opt = bd.BPEDelayOptimizer(bd.Space(a=Int(0, 11), b=Int(5, 9)), horizon=99, exact=True)
+    for _ in range(60):
+        trial = opt.ask()
+        opt.tell(trial, float(trial.params["a"]))
+    assert len({tuple(trial.params.values()) for trial in opt.trials}) == 60
+    with pytest.raises(EmptyDomainError, match="No point is left to ask"):
+        opt.ask()
 
 
 def test_the_ends_of_many_steps_are_those_of_the_parameter():
@@ -334,6 +348,7 @@ def test_words_that_look_like_numbers_stay_words_in_a_file(tmp_path):
         (["007", "7", "8", "9"], ["007", "7", "8", "9"]),
         (["001", "010", "100", "101", "102"], ["001", "010", "100", "101", "102"]),
         (["1E5", "2E5"], ["1E5", "2E5"]),
+        (["500", "1000", "1E5", "2000"], [500, 1000, 1e5, 2000]),
         (["1e5", "1E-5", "1E+05", "0.5", "0"], [1e5, 1e-5, 1e5, 0.5, 0.0]),
         (["1,2", "1,3", "1,3-diol", "none"], ["1,2", "1,3", "1,3-diol", "none"]),
         (["0,5", "1", "-0,25"], [0.5, 1.0, -0.25]),

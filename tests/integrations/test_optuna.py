@@ -594,6 +594,17 @@ def test_a_pruned_point_is_not_asked_for_ever():
     assert len(set(asked_points(study))) >= 18
 
 
+def test_a_study_goes_on_where_every_point_was_pruned():
+    def objective(trial):
+        if trial.suggest_int("x", 0, 1) == trial.number % 2 or trial.number < 9:
+            raise optuna.TrialPruned
+        return 1.0
+
+    study = make_study(DelaySampler(search_space={"x": IntDistribution(0, 1)}))
+    study.optimize(objective, 24)
+    assert len(study.trials) == 24
+
+
 def test_a_parameter_that_cannot_be_translated_is_named():
     study = make_study(DelaySampler())
     study.optimize(lambda trial: float(trial.suggest_int("number", 0, 2**62)), 1)

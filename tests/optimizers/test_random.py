@@ -1,7 +1,10 @@
+import copy
+import threading
+
 import pytest
 import torch
 from botorch.exceptions.warnings import InputDataWarning
-from cases import generator, scattered, se
+from cases import generator, line, scattered, se
 from torch.quasirandom import SobolEngine
 
 import botorch_delay as bd
@@ -129,3 +132,17 @@ def test_settings_that_keep_failing_are_left_out():
         opt.mark_failed(opt.ask(), "crashed")
     with pytest.raises(EmptyDomainError, match="None of the 4 points"):
         opt.ask()
+
+
+def test_a_copy_of_a_subclass_is_made_as_it_says():
+    class Logged(bd.RandomOptimizer):
+        def __init__(self, domain):
+            super().__init__(domain)
+            self.lock = threading.Lock()  # which cannot be copied
+
+        def __getstate__(self):
+            return {name: part for name, part in self.__dict__.items() if name != "lock"}
+
+    opt = Logged(bd.FiniteDomain(line(9)))
+    opt.ask()
+    assert copy.deepcopy(opt).ask().index == opt.ask().index
