@@ -64,8 +64,9 @@ BOUNDS = bd.RKHSConfidence(2.0, 0.1)
 MODES = {
     "set, rule, kernel given": Mode(lambda: bd.AcquisitionOptimizer(points(), **given())),
     "set, rounds, kernel given": Mode(lambda: bd.BPEDelayOptimizer(points(), 60, **given())),
+    # The design of a round counts what was attached before it, one result at a time.
     "set, rounds, kernel learned": Mode(
-        lambda: bd.BPEDelayOptimizer(points(), 60), ask=5, attached=30
+        lambda: bd.BPEDelayOptimizer(points(), 60), ask=5, most=90, attached=30
     ),
     "set, Algorithm 1": Mode(
         lambda: bd.BPEDelayOptimizer.as_published(
