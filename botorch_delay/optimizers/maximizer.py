@@ -129,8 +129,11 @@ class Maximizer:
         return Suggestion(index, number, slot, x, data)
 
     def _any_open(self, error: EmptyDomainError) -> Tensor:
-        """Any point of a box with finitely many, where no candidate is left; else the error."""
-        if self.model.finite or not self._domain.is_countable:
+        """Any point of a box with finitely many, where no candidate is left; else the error.
+
+        Where rounds have cut the box the error says so to them, as no claim covers other points.
+        """
+        if self.model.finite or self._cut is not None or not self._domain.is_countable:
             raise error
         closed = _hashes(self.model.points(self.model.feasibility.unavailable()))
         for batch in range(MOST_BATCHES):
