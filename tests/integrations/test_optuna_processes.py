@@ -87,20 +87,11 @@ def make(storage):
     return optuna.create_study(study_name="shared", storage=storage, sampler=sampler)
 
 
-@pytest.mark.parametrize(
-    "plan",
-    [
-        [(6, None), (6, "trial 4"), (6, "ask 3")],
-        pytest.param(
-            [(repeats(8, 5), None)] * 5 + [(8, "trial 2"), (8, "trial 4"), (8, "ask 3")],
-            marks=pytest.mark.heavy,
-        ),
-    ],
-    ids=["three", "eight"],
-)
-def test_workers_on_one_journal_file_some_of_them_killed(tmp_path, quiet, monkeypatch, plan):
+@pytest.mark.heavy
+def test_workers_on_one_journal_file_some_of_them_killed(tmp_path, quiet, monkeypatch):
     path = tmp_path / "study.log"
     study = make(JournalStorage(JournalFileBackend(str(path))))
+    plan = [(repeats(8, 5), None)] * 5 + [(8, "trial 2"), (8, "trial 4"), (8, "ask 3")]
     run_workers(tmp_path, f"journal:{path}", study, plan, monkeypatch)
 
 

@@ -41,7 +41,7 @@ def complaints(problem, outcome):
     return [f"{problem.name}: {line}" for line in found]
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ["as published", "on arrival", "regret budget", "exact"])
 def test_a_maximiser_stays(mode, tmp_path):
     for problem in problems(mode, 1):
         assert complaints(problem, play(problem, tmp_path)) == []

@@ -172,7 +172,7 @@ def test_reading_and_saving_change_nothing():
     quiet, watched = (optimizer(problem, norm, 1.05) for _ in range(2))
     noise = NOISE * torch.randn(HORIZON, generator=generator(3), dtype=torch.double)
     waiting = []
-    for _ in range(80):
+    for _ in range(40):
         pair = quiet.ask(), watched.ask()
         assert pair[0].index == pair[1].index
         waiting.append(pair)

@@ -133,7 +133,7 @@ def dense(opt, C, ridges, rival):
     return min(found)
 
 
-@pytest.mark.parametrize("asks", [30, 60])
+@pytest.mark.parametrize("asks", [30, 45])
 def test_it_is_the_dense_formula(asks):
     f, C = function(3), 2.5
     opt = index(bd.UCB(4.0))

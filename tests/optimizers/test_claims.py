@@ -509,7 +509,7 @@ def test_no_sequence_of_calls_brings_an_ended_claim_back(mode):
         opt = optimizer(horizon, **MODES[mode])
         held, calls = opt.guarantee.holds, 0
         assert held
-        while len(opt.trials) < horizon and calls < 150:
+        while len(opt.trials) < horizon and calls < 100:
             calls += 1
             act(opt, rng)
             claimed = opt.guarantee

@@ -400,7 +400,7 @@ def value(trial):
 def test_a_run_that_is_resumed_asks_what_one_in_one_piece_asks(name, tmp_path):
     maximize = len(name) % 2 == 0
     whole, pieces = OPTIMIZERS[name](maximize), OPTIMIZERS[name](maximize)
-    for number in range(7 if name in SLOW else 12):
+    for number in range(7 if name in SLOW else 9):
         a, b = whole.ask(), pieces.ask()
         assert torch.equal(a.x, b.x), number
         for trial in whole.pending[:-2:2]:
@@ -656,7 +656,6 @@ def test_a_recommendation_costs_what_the_distinct_points_cost(monkeypatch):
 MODES = {
     "another default device": lambda: torch.device("meta"),
     "inference": torch.inference_mode,
-    "no gradients": torch.no_grad,
 }
 
 

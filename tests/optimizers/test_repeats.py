@@ -40,7 +40,7 @@ def repeats(opt):
 
 
 def test_a_space_of_lists_is_searched_on_where_answers_have_no_noise():
-    opt = played(SPACE, lambda trial: loss(trial.params), 60)
+    opt = played(SPACE, lambda trial: loss(trial.params), 45)
     assert REPEATS <= repeats(opt) <= REPEATS + 2
     assert loss(opt.recommend().params) == 0.0
 
@@ -71,11 +71,11 @@ def noisy_space(asks):
     return played(SPACE, lambda t: 0.2 * loss(t.params) + float(noise[t.id]), asks, exploit=rule)
 
 
-@pytest.mark.parametrize("study", [noisy_list, noisy_space])
-def test_where_there_is_noise_new_points_come_first(study, monkeypatch):
-    opt, never = study(60), torch.tensor(torch.inf)
+@pytest.mark.parametrize(("study", "asks"), [(noisy_list, 60), (noisy_space, 45)])
+def test_where_there_is_noise_new_points_come_first(study, asks, monkeypatch):
+    opt, never = study(asks), torch.tensor(torch.inf)
     monkeypatch.setattr(Maximizer, "_best_tried_mean", lambda chooser, tried: never)
-    plain = study(60)
+    plain = study(asks)
     assert opt._feasibility.repeats_differ
     assert repeats(opt) < 0.8 * repeats(plain)
 

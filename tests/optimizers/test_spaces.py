@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from cases import se
+from scale import some
 
 import botorch_delay as bd
 from botorch_delay.exceptions import (
@@ -224,7 +225,7 @@ def test_tensors_work_as_before():
     assert opt.attached[0].x.tolist() == [0.5, 9.0]
 
 
-@pytest.mark.parametrize("options", ["abc", "abcdef"])
+@pytest.mark.parametrize("options", some(["abc", "abcdef"], 1))
 def test_the_best_option_is_found_if_first_asks_were_at_others(options):
     space = bd.Space(
         x=bd.Float(0, 1), y=bd.Float(0, 1), z=bd.Int(1, 8), option=bd.Choice(list(options))
