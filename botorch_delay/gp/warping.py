@@ -127,6 +127,14 @@ def _median(values: np.ndarray, share: np.ndarray) -> float:
     return float(values[np.searchsorted(np.cumsum(share), 0.5 - ROUNDING)])
 
 
+def _scale(values: np.ndarray) -> int:
+    """The power of 2 by which values, increasing, are divided, so that squares have a number.
+
+    The division is exact.
+    """
+    return -int(np.frexp(values[-1] / 2.0 - values[0] / 2.0)[1])
+
+
 def better_half(y: Tensor, weight: Tensor) -> Tensor:
     """Which of some weighted values, ``n``, are at least their median: bool ``n``."""
     return y >= _median(*_shares(y, weight))
@@ -142,14 +150,15 @@ def half_rank(y: Tensor, weight: Tensor, base: float = BASES[0]) -> Warping:
     values, share = _shares(y, weight)
     if len(values) < MIN_VALUES:
         return Warping()
-    median, upto = _median(values, share), np.cumsum(share)
-    better = values >= median
-    spread = float(np.sqrt(np.average((values[better] - median) ** 2, weights=share[better])))
+    scaled, upto = np.ldexp(values, _scale(values)), np.cumsum(share)
+    median = _median(scaled, share)
+    better = scaled >= median
+    spread = float(np.sqrt(np.average((scaled[better] - median) ** 2, weights=share[better])))
     if spread == 0.0:  # the best one is the median
-        spread = float(np.sqrt(np.average((values - median) ** 2, weights=share)))
+        spread = float(np.sqrt(np.average((scaled - median) ** 2, weights=share)))
     # The share of values below, ties counted half: about 1/2 at the median.
     quantiles = median + spread * torch.special.ndtri(torch.from_numpy(upto - share / 2)).numpy()
-    ranked = np.where(better, values, np.minimum(quantiles, median))
+    ranked = np.where(better, scaled, np.minimum(quantiles, median))
     distance = (ranked[-1] - ranked) / (ranked[-1] - ranked[0])
     warped = 0.5 - np.log1p(distance * (base - 1.0)) / np.log(base)
     return Warping.through(values, warped)
@@ -170,12 +179,11 @@ def yeo_johnson(y: Tensor, weight: Tensor) -> Warping:
     values = np.unique(every)
     if len(values) < MIN_VALUES:
         return Warping()
-    # By a power of 2, which is exact, so that no square is lost below the smallest number.
-    _, exponent = np.frexp(values[-1] - values[0])
-    every = np.ldexp(every, -exponent)
+    exponent = _scale(values)
+    every = np.ldexp(every, exponent)
     mean, scale = every.mean(), every.std()
     _, power = stats.yeojohnson((every - mean) / scale)
-    standard = (np.ldexp(values, -exponent) - mean) / scale
+    standard = (np.ldexp(values, exponent) - mean) / scale
     warped = stats.yeojohnson(standard, lmbda=float(np.clip(power, -4, 6)))
     return Warping.through(values, warped)
 

@@ -126,11 +126,12 @@ def test_yeo_johnson_makes_a_skewed_sample_symmetric():
     np.testing.assert_allclose(warped.numpy(), expected, rtol=1e-6, atol=1e-6)
 
 
-def test_the_unit_of_the_values_makes_no_difference_to_yeo_johnson():
+@pytest.mark.parametrize("kind", ["half-rank", "yeo-johnson"])
+def test_the_unit_of_the_values_makes_no_difference(kind):
     y = torch.randn(40, generator=torch.Generator().manual_seed(1), dtype=torch.double).exp()
-    expected = fitted("yeo-johnson", y).warped
-    for power in (-1000, -500, 450):
-        scaled = fitted("yeo-johnson", y * 2.0**power)
+    expected = fitted(kind, y).warped
+    for power in (-1000, -500, 450, 1000):
+        scaled = fitted(kind, y * 2.0**power)
         assert scaled.warped == expected
         assert scaled.values == tuple((y * 2.0**power).sort().values.tolist())
 
