@@ -24,7 +24,13 @@ from botorch_delay.exceptions import (
     TrialError,
 )
 from botorch_delay.history.point_status import row_of
-from botorch_delay.history.trials import Attached, Suggestion, Trial, TrialState
+from botorch_delay.history.trials import (
+    ENOUGH_ANSWERS,
+    Attached,
+    Suggestion,
+    Trial,
+    TrialState,
+)
 from botorch_delay.optimizers.reading import ReadableRun
 from botorch_delay.optimizers.run import exclusive
 
@@ -331,10 +337,19 @@ class Optimizer(ReadableRun, ABC):
             self._happen("finished")
 
     def _settle(self, trial: Trial, kind: str, value: float | None, data: dict[str, Any]) -> None:
-        far = "" if value is None else self._ledger.far(value, than=trial)
+        known = len(self._ledger.values)
         self._happen(kind, value, data, trial.id)
         self._decide_after_settled(trial)
-        _warn_far(f"answer of trial {trial.id}", value, far, f"correct({trial.id}, value)", 5)
+        due = [trial]
+        if value is not None and known == ENOUGH_ANSWERS:
+            # The first answers had too few others; a slip that looks best would do most harm.
+            best = self._ledger.values[-1 if self._config.sign > 0 else 0]
+            due += [t for t in self._ledger.answered() if t.value == best and t is not trial]
+        for told in due:
+            if told.value is not None:
+                far = self._ledger.far(told.value, than=told)
+                remedy = f"correct({told.id}, value)"
+                _warn_far(f"answer of trial {told.id}", told.value, far, remedy, 5)
 
     @abstractmethod
     def _choose(self) -> Suggestion:

@@ -284,7 +284,7 @@ class Maximizer:
         avoided = list(avoided)
         if not self._config.repeat_pending:
             avoided += model.running()
-        if self._domain.is_countable and model.tells_all_at_once:
+        if model.tells_all_at_once:
             avoided = model.feasibility.tried()
         for keys, left_out in ((closed + avoided, fails), (closed, fails), (closed, None)):
             if not keys and inside is None and left_out is None and model.pool is None:

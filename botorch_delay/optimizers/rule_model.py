@@ -232,8 +232,8 @@ class RuleModel(View, TrialObserver):
 
     @property
     def tells_all_at_once(self) -> bool:
-        """Whether evaluations seem exact: the learned noise says so, and repeats agree."""
-        return self.surrogate.is_exact and self.feasibility.repeats_agree()
+        """Whether evaluations seem exact: where noise is learned, all repeats agree."""
+        return self.surrogate.learned and self.feasibility.repeats_agree()
 
     @property
     def is_crowded(self) -> bool:

@@ -223,6 +223,18 @@ def test_an_answer_far_from_all_others_is_taken_with_a_warning():
         opt.correct(10, 60.0)
 
 
+def test_a_first_answer_far_better_than_others_is_named_once_there_are_enough():
+    opt = bd.RandomOptimizer(bd.FiniteDomain(line(30)), maximize=False)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for trial in opt.ask(14):
+            opt.tell(trial, float(trial.x) if trial.id else -1e6)
+    (warning,) = caught
+    assert warning.category is OutlierWarning
+    assert "The answer of trial 0, -1e+06, lies far from all 8 other" in str(warning.message)
+    assert warning.filename == __file__
+
+
 def test_values_that_crowd_near_the_best_make_none_suspect():
     opt = bd.RandomOptimizer(bd.FiniteDomain(line(60)))
     values = [100.0, 30.0, 10.0, *(1.0 + 0.001 * k for k in range(30)), 150.0, -50.0]
