@@ -199,8 +199,9 @@ def matches(value: Tensor, name: str, like: Tensor) -> None:
 
 def rows(value: Any, name: str, like: Tensor) -> None:
     """``value`` is ``n x d`` and :func:`matches`; no number is read, which a device would delay."""
-    matches(value, name, like)
+    _check_tensor(value, name)
     _check_rows(value, name)
+    matches(value, name, like)
 
 
 def _check_rows(value: Tensor, name: str) -> None:
