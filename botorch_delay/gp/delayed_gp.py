@@ -90,7 +90,7 @@ class DelayedGP(SingleTaskGP):
         input_transform: InputTransform | None = None,
     ) -> None:
         train_X = validation.matrix(train_X, "train_X", empty=True)
-        validation.instance(mean_module, Mean | None, "mean_module", "a gpytorch.means.Mean or None")
+        validation.instance(mean_module, Mean | None, "mean_module", "a GPyTorch mean or None")
         kind = "a BoTorch transform or None"
         validation.instance(outcome_transform, OutcomeTransform | None, "outcome_transform", kind)
         validation.instance(input_transform, InputTransform | None, "input_transform", kind)

@@ -227,7 +227,7 @@ class Optimizer(ReadableRun, ABC):
         X = self._domain.check_points(x.unsqueeze(0) if single else x, "x")
         if isinstance(y, np.ndarray | Tensor) and y.ndim:
             y = (y.ravel() if y.shape == (len(X), 1) else y).tolist()
-        if isinstance(y, Sequence) and not isinstance(y, str):
+        if isinstance(y, Sequence) and (isinstance(y, list | tuple) or not single):
             y = X.new_tensor([validation.real(value, f"y[{row}]") for row, value in enumerate(y)])
         values: Sequence[Any] = [y]
         if isinstance(y, Tensor) and y.dim() > 0:
@@ -237,7 +237,8 @@ class Optimizer(ReadableRun, ABC):
                 f"y must be a list or a tensor of {len(X)} values for {len(X)} points, got "
                 f"{type(y).__name__}."
             )
-        numbers = [validation.answer(number, X, hint="Leave out a result without a usable value.") for number in values]
+        hint = "Leave out a result without a usable value."
+        numbers = [validation.answer(number, X, hint=hint) for number in values]
         if by_name:  # typed, perhaps with a slip
             for point in X:
                 self._domain.warn_outside(point)

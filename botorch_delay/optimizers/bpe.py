@@ -190,8 +190,8 @@ class BPEDelayOptimizer(Optimizer):
                 raise InputError(f"Algorithm 1 needs {name}; None was given.")
         if as_domain(domain).count is None:
             raise NotSupportedError(
-                "Algorithm 1 as printed is for a finite set of points; on a box its rounds are those "
-                "of BPEDelayOptimizer(..., delay=law, exploit=None)."
+                "Algorithm 1 as printed is for a finite set of points; on a box its rounds are "
+                "those of BPEDelayOptimizer(..., delay=law, exploit=None)."
             )
         options: dict[str, Any] = {"delta": delta, "seed": seed, "maximize": maximize}
         optimizer = cls(domain, horizon, exploit=None, **needed, **options)

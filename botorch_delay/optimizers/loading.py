@@ -138,7 +138,8 @@ def _make(
     except Exception as error:  # whatever a forged file leads to
         given = [name for name, part in parts.items() if part is not None and name != "device"]
         used = f"used with {', '.join(given)} as given" if given else "used"
-        raise StorageError(f"{path}: what is stored cannot be {used}: {truncated(error)}") from error
+        said = f"{path}: what is stored cannot be {used}: {truncated(error)}"
+        raise StorageError(said) from error
     return optimizer
 
 

@@ -118,7 +118,7 @@ def exclusive(method: F) -> F:
 def _has_text_keys(value: Any) -> bool:
     """Whether all dicts in a JSON-ready value have strings as keys."""
     if isinstance(value, dict):
-        return all(isinstance(key, str) for key in value) and all(map(_has_text_keys, value.values()))
+        return all(isinstance(k, str) and _has_text_keys(v) for k, v in value.items())
     return not isinstance(value, list | tuple) or all(map(_has_text_keys, value))
 
 

@@ -497,7 +497,7 @@ def test_single_precision_warns_once_and_works():
         ({"X_pending": P[:, :1]}, InputError, "2 columns"),
         ({"X_pending": P * torch.inf}, InputError, "finite"),
         ({"covar_module": se().float()}, InputTypeError, "float32"),
-        ({"mean_module": 5}, InputTypeError, "a gpytorch.means.Mean or None, got int"),
+        ({"mean_module": 5}, InputTypeError, "a GPyTorch mean or None, got int"),
         ({"outcome_transform": "a"}, InputTypeError, "outcome_transform must be a BoTorch transf"),
         ({"input_transform": 5}, InputTypeError, "input_transform must be a BoTorch transform"),
         (
@@ -517,7 +517,10 @@ def test_bad_arguments(change, error, message):
 
 def test_bad_updates():
     model = make()
-    for x, message in ((T[0], r"row for each point and 2 columns, got shape \(2,\)"), ([0.5], "list")):
+    for x, message in (
+        (T[0], r"row for each point and 2 columns, got shape \(2,\)"),
+        ([0.5], "list"),
+    ):
         with pytest.raises(InputError, match=message):
             model.posterior(x)
     for x, y in (
