@@ -92,9 +92,7 @@ def test_results_come_in_any_precision_and_form():
     opt.attach(x, torch.tensor([[2], [3]]))
     opt.attach(x[0], [4.0])
     assert [result.value for result in opt.attached] == [0.5, 1.5, 2.0, 3.0, 4.0]
-    with pytest.raises(
-        InputTypeError, match=r"got str 'a'\. Pass one .* Leave out a result without"
-    ):
+    with pytest.raises(InputTypeError, match=r"got str .a.\. Pass one .* Leave out a result"):
         opt.attach(x[0], "a")
     with pytest.raises(InputError, match="y must have shape 1 or 1 x 1"):
         opt.attach(x[0], [4.0, 5.0])
