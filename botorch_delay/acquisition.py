@@ -53,6 +53,7 @@ class _FantasyAcquisition(AcquisitionFunction):
 
     def set_X_pending(self, X_pending: Tensor | None = None) -> None:
         """Replace the pending points (``p x d``) that are counted beside the model's own."""
+        validation.instance(X_pending, Tensor | None, "X_pending", "a tensor, p x d, or None")
         super().set_X_pending(X_pending)
         self._fantasy = _fantasy_model(self.model, self.X_pending)
 

@@ -422,7 +422,7 @@ def _import(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:
     text = f"{told} results of running trials told, " if told else ""
     text += f"{new} results attached"
     if known:
-        text += f"; {known} others were left out: the study has them already"
+        text += f"; left out, as the study has them already: {known}"
     return {"told": told, "attached": new, "known": known}, text
 
 

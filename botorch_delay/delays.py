@@ -10,6 +10,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from scipy.special import pdtr, pdtrc
@@ -48,9 +49,9 @@ class DelayLaw:
         Raises:
             NotSupportedError: if the law is not known well enough.
         """
-        raise NotSupportedError(
-            f"{self!r} is a family of laws and has no quantile; use upper_bound(horizon, delta)."
-        )
+        has_bound = type(self).upper_bound is not DelayLaw.upper_bound
+        use = "use upper_bound(horizon, delta)" if has_bound else "define quantile, or upper_bound"
+        raise NotSupportedError(f"{self!r} has no quantile; {use}.")
 
     def upper_bound(self, horizon: int, delta: float) -> float:
         """``u_T(delta)``: all ``horizon`` delays keep it with probability 1 - delta / 2, in steps.
@@ -94,7 +95,7 @@ class ConstantDelay(DelayLaw):
         object.__setattr__(self, "mean", float(self.steps))
 
     def sample(self, n: int, generator: Generator) -> Tensor:
-        return torch.full((validation.whole(n, "n", 0),), self.steps, device=generator.device)
+        return torch.full((_checked(n, generator),), self.steps, device=generator.device)
 
     def quantile(self, p: float) -> float:
         validation.probability(p, "p")
@@ -134,7 +135,7 @@ class PoissonDelay(DelayLaw):
         object.__setattr__(self, "mean", validation.nonnegative(self.mean, "mean"))
 
     def sample(self, n: int, generator: Generator) -> Tensor:
-        n = validation.whole(n, "n", 0)
+        n = _checked(n, generator)
         rates = torch.full((n,), self.mean, dtype=torch.double, device=generator.device)
         return torch.poisson(rates, generator=generator).long()
 
@@ -169,7 +170,7 @@ class GeometricDelay(DelayLaw):
         object.__setattr__(self, "mean", validation.nonnegative(self.mean, "mean"))
 
     def sample(self, n: int, generator: Generator) -> Tensor:
-        n = validation.whole(n, "n", 0)
+        n = _checked(n, generator)
         uniform = torch.rand(n, generator=generator, dtype=torch.double, device=generator.device)
         # Inverse cdf: P(tau >= u) = (1 - p)^u; log1p keeps digits for u near 0.
         return (torch.log1p(-uniform) / self._log_survival).floor().long()
@@ -230,13 +231,19 @@ class SubExponentialDelay(DelayLaw):
         return self.mean + psi
 
 
+def _checked(n: Any, generator: Any) -> int:
+    """How many delays to draw; both arguments of ``sample`` are checked."""
+    validation.instance(generator, Generator, "generator", "a torch.Generator")
+    return validation.whole(n, "n", 0)
+
+
 def check_delays(delays: Tensor, n: int, name: str = "delays") -> Tensor:
     """``delays`` as an int64 tensor ``n``; InputError unless all are whole and at least 0."""
     if not isinstance(delays, Tensor) or delays.is_complex():
         kind = delays.dtype if isinstance(delays, Tensor) else type(delays).__name__
         raise InputTypeError(f"{name} must be a tensor of real numbers, got {kind}.")
     if delays.shape != (n,):
-        raise InputError(f"{name} must have shape {n}, one per step, got {tuple(delays.shape)}.")
+        raise InputError(f"{name} must have shape {(n,)}, got {tuple(delays.shape)}.")
     whole = torch.isfinite(delays) & (delays >= 0) & (delays == delays.long())
     if not whole.all():
         step = int(whole.int().argmin())

@@ -68,6 +68,7 @@ class RunReport:
             worker process dies.
         resumed: how many trials had been asked before this call.
         abandoned: ids of trials that were running when an earlier run died, or were cancelled.
+        pending: ids of trials asked before that still run; they are not evaluated here.
         certificate: the one that ended the run, if ``until_gap`` did.
     """
 
@@ -75,6 +76,7 @@ class RunReport:
     failed: list[int] = field(default_factory=list)
     resumed: int = 0
     abandoned: list[int] = field(default_factory=list)
+    pending: list[int] = field(default_factory=list)
     certificate: Certificate | None = None
 
     @property
@@ -103,7 +105,8 @@ class RunReport:
             f"{len(self.evaluations)} evaluations returned, {len(self.failed)} trials failed",
             f"{workers} workers, busy {self.utilization:.0%} of the time; "
             f"{self.out_of_order} results out of order",
-            f"{self.resumed} trials were there before; abandoned: {len(self.abandoned)}",
+            f"{self.resumed} trials were there before, {len(self.pending)} of them still pending; "
+            f"abandoned: {len(self.abandoned)}",
         ]
         if self.certificate is not None:
             lines.append(f"ended by until_gap: {self.certificate}")
@@ -123,7 +126,7 @@ def run(
     progress: bool = True,
     until_gap: float | None = None,
 ) -> RunReport:
-    """Ask, evaluate and tell until ``n_trials`` trials have been asked and settled.
+    """Ask, evaluate and tell until ``n_trials`` are asked, and those asked here are settled.
 
     With a :class:`~botorch_delay.Space` the objective gets the parameters, as keywords if its
     signature takes all of them by name, else as one dict; without one, a CPU tensor of shape ``d``.
@@ -290,6 +293,7 @@ class _Loop:
                     self._abandon(trial)
                 for trial in [*self.again, *(trial for trial, _ in self.held_back)]:
                     self._abandon(trial)
+                self.report.pending = [trial.id for trial in self.optimizer.pending]
                 self._commit()
 
     def _fill(self) -> None:
@@ -328,9 +332,7 @@ class _Loop:
             self._repair(str(error))
             return
         except Exception as error:
-            raise RunError(
-                f"The executor takes no work ({type(error).__name__}: {error}). {_GOES_ON}"
-            ) from error
+            raise RunError(f"The executor takes no work ({one_line(error)}). {_GOES_ON}") from error
         self.in_flight[future] = trial
         self.again.remove(trial)  # last, so that an interrupt always finds the trial in one of both
 
@@ -346,10 +348,8 @@ class _Loop:
             self._abandon(trial)
             self._settled(trial)
         except Exception as error:  # the executor's own: lost workers, results that do not pickle
-            if isinstance(error, TimeoutError) and self.pool.timeout is not None:
-                self._fail(trial, f"timed out after {self.pool.timeout:g} seconds")
-            else:
-                self._fail(trial, one_line(error))
+            limit = self.pool.timeout if isinstance(error, TimeoutError) else None
+            self._fail(trial, f"timed out after {limit:g} seconds" if limit else one_line(error))
         except BaseException:  # KeyboardInterrupt, raised by the objective
             if not self.interrupts:  # which reach worker processes as well
                 self.in_flight[future] = trial

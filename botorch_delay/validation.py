@@ -187,11 +187,13 @@ def column(value: Any, name: str, like: Tensor) -> Tensor:
 
 
 def matches(value: Tensor, name: str, like: Tensor) -> None:
-    """``value`` has the dtype, the device and the last dimension of ``like``."""
+    """``value`` is of points, with the dtype, the device and the last dimension of ``like``."""
+    _check_tensor(value, name)
     _check_same_type(value, name, like)
-    if value.shape[-1] != like.shape[-1]:
+    if value.dim() < 2 or value.shape[-1] != like.shape[-1]:
         raise InputError(
-            f"{name} must have {like.shape[-1]} columns, got shape {tuple(value.shape)}."
+            f"{name} must have a row for each point and {like.shape[-1]} columns, got shape "
+            f"{tuple(value.shape)}."
         )
 
 

@@ -49,6 +49,8 @@ def test_outside_the_active_set_it_is_minus_infinity():
         bd.MaxVariance(model(), active_set=T)
     with pytest.raises(InputTypeError, match="BoTorch model"):
         bd.MaxVariance("model")
+    with pytest.raises(InputTypeError, match="X_pending must be a tensor, p x d, or None, got int"):
+        bd.MaxVariance(model(), X_pending=5)
 
 
 def test_any_gpytorch_model_of_botorch_will_do():

@@ -392,6 +392,19 @@ def test_axes_of_one_s_own_are_used():
     assert plotting.plot_regret({"a": played()[1]}, ax=ax) is ax
 
 
+def test_arguments_of_other_types_are_refused():
+    opt, history = played()
+    for call, name in (
+        (lambda: plotting.plot_regret({"a": history}, ax=5), "ax"),
+        (lambda: plotting.plot_best(opt, ax=5), "ax"),
+        (lambda: plotting.plot_best(opt, start="a"), "start"),
+        (lambda: plotting.plot_timeline(RunReport(), start="a"), "start"),
+        (lambda: plotting.plot_certificates(opt, "a", 0.1), "norm_bound"),
+    ):
+        with pytest.raises(InputTypeError, match=f"{name} must be"):
+            call()
+
+
 def test_without_matplotlib_there_is_a_hint(monkeypatch):
     opt, history = played()
     monkeypatch.setitem(sys.modules, "matplotlib", None)

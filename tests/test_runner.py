@@ -183,7 +183,7 @@ def test_a_report_is_a_few_lines(threads):
     assert first == f"20 evaluations returned, {failed} trials failed"
     # One thread may be fast enough for all of them.
     assert re.match(r"[12] workers, busy \d+% of the time; \d+ results out of order", second)
-    assert third == "0 trials were there before; abandoned: 0"
+    assert third == "0 trials were there before, 0 of them still pending; abandoned: 0"
 
 
 def test_the_bar_shows_what_happens(threads, capsys):
@@ -781,8 +781,10 @@ def test_a_trial_that_on_result_settles_is_left_alone(threads):
 def test_trials_asked_by_hand_stay_with_their_owner(threads):
     opt = make()
     mine = opt.ask()
-    run(opt, objectives.quadratic, threads, 10, 2, progress=False)
+    report = run(opt, objectives.quadratic, threads, 10, 2, progress=False)
     assert opt.pending == [mine]
+    assert report.pending == [mine.id]
+    assert "\n1 trials were there before, 1 of them still pending; abandoned: 0" in str(report)
     opt.tell(mine, 0.5)
 
 

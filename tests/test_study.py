@@ -144,7 +144,8 @@ def test_results_go_out_to_a_table_and_come_in_from_one(study, command, tmp_path
     assert rows[2]["reason"] == "spilled; all of it"
     assert (float(rows[3]["temperature"]), float(rows[3]["dose"])) == (20.0, 10.0)
     assert datetime.fromisoformat(rows[1]["told_at"]).tzinfo is not None
-    assert "0 results attached; 2 others were left out" in study("import", "study.db", "out.csv")[1]
+    out = study("import", "study.db", "out.csv")[1]
+    assert out == "0 results attached; left out, as the study has them already: 2\n"
     command("init", "other.db", "--space", "space.toml", "--horizon", 4)
     assert command("import", "other.db", "out.csv")[1] == "2 results attached\n"
     loaded = bd.load("other.db")
@@ -856,7 +857,7 @@ def test_results_filled_in_for_running_trials_are_told(study, tmp_path):
     assert len(bd.load("one.db").pending) == 3
     write(rows)
     out = study("import", "one.db", "filled.csv")[1]
-    left_out = "; 1 others were left out: the study has them already\n"
+    left_out = "; left out, as the study has them already: 1\n"
     assert out == f"2 results of running trials told, 1 results attached{left_out}"
     opt = bd.load("one.db")
     assert [trial.value for trial in opt.trials] == [0.5, 1.5, None, 3.0]

@@ -127,18 +127,21 @@ class BoxDomain(Domain):
         form = "(indices, coefficients, rhs), for sum coefficients * x[indices] >= rhs"
         try:
             indices, coefficients, rhs = constraint
-            columns = torch.as_tensor(indices, dtype=torch.long, device=self.bounds.device)
-            factors = torch.as_tensor(coefficients).to(self.bounds)
+            each = [validation.whole(i, "an index", -(2**53)) for i in indices]
+            columns = torch.tensor(each, dtype=torch.long, device=self.bounds.device)
+            numbers = [validation.real(factor, "a coefficient") for factor in coefficients]
+            factors = self.bounds.new_tensor(numbers)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise InputTypeError(f"Each of constraints must be {form}: {error}.") from error
-        if columns.dim() != 1 or columns.shape != factors.shape or not len(columns):
+            text = str(error).rstrip(".")
+            raise InputTypeError(f"Each of constraints must be {form}: {text}.") from error
+        if columns.shape != factors.shape or not len(columns):
             raise InputError(
                 f"Each of constraints must be {form}, with as many indices as coefficients; got "
                 f"{tuple(columns.shape)} and {tuple(factors.shape)}."
             )
         if int(columns.min()) < 0 or int(columns.max()) >= self.dim:
             raise InputError(f"A constraint names a column outside 0 to {self.dim - 1}.")
-        if not bool(torch.isfinite(factors).all()) or not bool(factors.any()):
+        if not bool(torch.isfinite(factors).all()) or not bool(factors.any()):  # in float32
             raise InputError("The coefficients of a constraint must be finite and not all 0.")
         return columns, factors, validation.real(rhs, "rhs of a constraint")
 
@@ -162,6 +165,7 @@ class BoxDomain(Domain):
         The smallest slack of the linear constraints, each in units of its range over the box;
         ``-inf`` where ``feasible`` says no; ``inf`` without either.
         """
+        validation.rows(X, "X", self.bounds)
         result = X.new_full(X.shape[:1], torch.inf)
         width = self.bounds[1] - self.bounds[0]
         values = self.columns.rounded(X) if self.constraints else X

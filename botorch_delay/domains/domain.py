@@ -169,8 +169,8 @@ class Domain(ABC):
 
         Args:
             params: a value for every name.
-            outside: whether numbers may lie outside of their intervals or between their steps, so
-                that the point may be outside the domain.
+            outside: whether numbers may lie outside of their intervals or between their steps
+                (but an Int stays whole), so that the point may be outside the domain.
         """
         return self.like.new_tensor(self.columns.numbers(params, outside=outside))
 

@@ -274,8 +274,10 @@ def _rows(table: Any, given: Mapping[str, Parameter]) -> dict[str, dict[str, Any
     if isinstance(table, str | os.PathLike):
         rows = _read_csv(Path(table), given)
     else:
-        if callable(to_dict := getattr(table, "to_dict", None)):
-            table = to_dict("records")  # of pandas
+        if hasattr(table, "columns") and callable(getattr(table, "to_dict", None)):  # of pandas
+            if len(set(names := [*table.columns])) < len(names):
+                raise InputError(f"The columns of a table must have distinct names, got {names}.")
+            table = table.to_dict("records")
         if not isinstance(table, Sequence) or not all(isinstance(row, Mapping) for row in table):
             raise InputTypeError(
                 "A table of arms must be a list of dicts, a pandas.DataFrame or the path of a CSV "

@@ -7,6 +7,7 @@ immutable: closing a round makes another one. Points are known by their keys, se
 
 from __future__ import annotations
 
+import copy
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -24,7 +25,7 @@ from botorch_delay.domains.devices import moved, sent_rows
 from botorch_delay.domains.domain import Domain, PointKeys
 from botorch_delay.domains.finite import FiniteDomain
 from botorch_delay.elimination.rounds import RoundRecord
-from botorch_delay.exceptions import InputTypeError, NumericsError, StorageError
+from botorch_delay.exceptions import InputError, InputTypeError, NumericsError, StorageError
 from botorch_delay.gp.kernels import prior_variance
 from botorch_delay.gp.posterior import Data
 from botorch_delay.gp.surrogate import Surrogate
@@ -249,11 +250,22 @@ class FiniteActiveSet(ActiveSet):
     def __init__(
         self, domain: FiniteDomain, indices: Tensor | None = None, eliminated: Tensor | None = None
     ) -> None:
+        validation.instance(domain, FiniteDomain, "domain", "a FiniteDomain")
+        validation.instance(eliminated, Tensor | None, "eliminated", "a LongTensor of rounds")
         super().__init__(domain, PointKeys())
-        if eliminated is None:
-            eliminated = domain.points.new_zeros(len(domain), dtype=torch.long)
-        self._eliminated = eliminated
-        self.rows = (eliminated == 0).nonzero().flatten() if indices is None else indices
+        last = len(domain) - 1
+        if indices is None and eliminated is not None:
+            indices = (eliminated == 0).nonzero().flatten()
+        rows = torch.arange(last + 1, device=domain.device) if indices is None else indices
+        is_long = isinstance(rows, Tensor) and rows.dtype == torch.long
+        if not is_long or not torch.equal(rows, rows.clamp(0, last).unique()):
+            raise InputError(
+                f"indices must be a LongTensor of rows from 0 to {last}, increasing, each once, "
+                f"got {rows!r}; indices.unique() sorts them."
+            )
+        self.rows = rows.clone()
+        zeros = torch.zeros(last + 1, dtype=torch.long, device=domain.device)
+        self._eliminated = zeros if eliminated is None else eliminated.clone()
 
     @property
     def indices(self) -> Tensor:
@@ -299,7 +311,12 @@ class FiniteActiveSet(ActiveSet):
 
     def only(self, rows: Tensor) -> FiniteActiveSet:
         """Some of the active rows, a LongTensor, increasing."""
-        return FiniteActiveSet(self.domain, rows, self._eliminated)
+        return self._made(rows, self._eliminated)
+
+    def _made(self, rows: Tensor, eliminated: Tensor) -> FiniteActiveSet:
+        made = copy.copy(self)
+        made.rows, made._eliminated = rows, eliminated
+        return made
 
     def after(self, number: int) -> FiniteActiveSet:
         return self._left(number, self.rows)
@@ -312,7 +329,7 @@ class FiniteActiveSet(ActiveSet):
         """These rows are active; others that were are eliminated in this round."""
         eliminated = self._eliminated.masked_fill(self._eliminated == 0, number)
         eliminated[rows] = 0
-        return FiniteActiveSet(self.domain, rows, eliminated)
+        return self._made(rows, eliminated)
 
     def candidates(self, tried: Tensor) -> Tensor:
         return self.points if len(self.rows) else self.domain.points[self._eliminated == 0]

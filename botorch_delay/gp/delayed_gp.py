@@ -90,6 +90,10 @@ class DelayedGP(SingleTaskGP):
         input_transform: InputTransform | None = None,
     ) -> None:
         train_X = validation.matrix(train_X, "train_X", empty=True)
+        validation.instance(mean_module, Mean | None, "mean_module", "a GPyTorch mean or None")
+        kind = "a BoTorch transform or None"
+        validation.instance(outcome_transform, OutcomeTransform | None, "outcome_transform", kind)
+        validation.instance(input_transform, InputTransform | None, "input_transform", kind)
         train_Y = _as_column(train_Y, "train_Y", train_X)
         if noise_var is not None:
             noise_var = validation.noise_variance(noise_var, "noise_var", train_X)
@@ -129,7 +133,7 @@ class DelayedGP(SingleTaskGP):
             )
         self._noise_var = noise_var
         pending = train_X[:0] if X_pending is None else X_pending
-        self._X_pending = self._check_points(pending, "X_pending")
+        self._X_pending = self._check_points(pending, "X_pending").clone()
 
     @property
     def X_pending(self) -> Tensor:
@@ -284,13 +288,16 @@ class DelayedGP(SingleTaskGP):
     ) -> DelayedGP:
         """BoTorch's model with more answers ``Y``, ``batch x n x 1``, at X, ``batch x n x d``.
 
-        ``noise`` has the shape of Y, and the units of the targets. Transforms keep the statistics
-        that they have learned.
+        ``noise`` has the shape of Y, and the units of the targets; known noise is that of pending
+        points if None. Transforms keep the statistics that they have learned.
 
         Raises:
             NotSupportedError: without any answered point.
         """
         self.eval()
+        known = isinstance(self.likelihood, FixedNoiseGaussianLikelihood)
+        if noise is None and known and self.train_targets.numel():
+            noise = self._pending_noise().expand(Y.shape)
         return cast("DelayedGP", super().condition_on_observations(X, Y, noise=noise, **kwargs))
 
     def get_fantasy_model(self, inputs: Tensor, targets: Tensor, **kwargs: Any) -> DelayedGP:

@@ -107,7 +107,12 @@ class EmpiricalDelay:
             raise InputError(
                 f"An age of {age} steps is beyond the longest delay known, {self.limit}."
             )
-        u = np.asarray(steps, dtype=float)
+        try:
+            u = np.asarray(steps, dtype=float)
+        except (TypeError, ValueError):
+            u = np.array(np.nan)
+        if np.isnan(u).any():
+            raise InputError(f"steps must be a number of steps or an array of them, got {steps!r}.")
         values = np.where(u < age, 1.0, self._estimate.evaluate(u) / left)
         return float(values) if values.ndim == 0 else values
 

@@ -12,22 +12,28 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, ClassVar
 
+import torch
+from gpytorch.kernels import Kernel, RBFKernel
 from torch import Tensor
 
 from botorch_delay import validation
+from botorch_delay.confidence.bounds import DEFAULT_CONFIDENCE
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.domain import Domain
+from botorch_delay.domains.finite import FiniteDomain
 from botorch_delay.domains.space import Space
-from botorch_delay.elimination.rounds import OPEN_ENDED
+from botorch_delay.elimination.rounds import OPEN_ENDED, HorizonRounds
 from botorch_delay.exceptions import (
     InputError,
     InputTypeError,
     NotSupportedError,
     StorageError,
 )
+from botorch_delay.gp.surrogate import Learned
 from botorch_delay.history.events import truncated
 from botorch_delay.history.trials import TrialState
 from botorch_delay.optimizers.bpe import BPEDelayOptimizer
+from botorch_delay.optimizers.config import BPEConfig
 from botorch_delay.optimizers.exploit import Exploit, WithinBudget
 from botorch_delay.optimizers.replica import PastTrial, Replica
 from botorch_delay.optimizers.rules import as_rule
@@ -39,6 +45,9 @@ STOPPED_EARLY = (
     "count"
 )
 _NOT_OPTIONS = {"domain", "horizon", "seed", "maximize"}  # engines set these themselves
+
+
+_ANY = torch.tensor([[0.0], [1.0]], dtype=torch.double)  # points of a space to check options on
 
 
 class Settings:
@@ -58,13 +67,16 @@ class Settings:
     ) -> None:
         self.horizon = None if horizon is None else validation.whole(horizon, "horizon", 1)
         self.seed = validation.seed(seed)
-        known = sorted(inspect.signature(BPEDelayOptimizer).parameters.keys() - _NOT_OPTIONS)
+        parameters = inspect.signature(BPEDelayOptimizer).parameters
+        known = sorted(parameters.keys() - _NOT_OPTIONS)
         if unknown := [name for name in options if name not in known]:
             own = [name for name in inspect.signature(engine).parameters if name != "options"]
             meant = get_close_matches(unknown[0], [*own, *known], n=1)
+            hint = "".join(f" Did you mean {name}?" for name in meant)
+            if unknown[0] == "maximize":
+                hint = " The study's own direction, objective or mode says which values are good."
             raise InputTypeError(
-                f"{engine.__name__} has no option {unknown[0]!r}."
-                f"{''.join(f' Did you mean {name}?' for name in meant)} It takes {', '.join(own)}, "
+                f"{engine.__name__} has no option {unknown[0]!r}.{hint} It takes {', '.join(own)}, "
                 f"and options of BPEDelayOptimizer: {', '.join(known)}."
             )
         exploit = options.get("exploit", Exploit(repeat_pending=False))
@@ -74,6 +86,15 @@ class Settings:
             exploit = Exploit(as_rule(exploit, "exploit"), repeat_pending=False)
         rounds = OPEN_ENDED if horizon is None else None
         self.options = {"rounds": rounds, **options, "exploit": exploit}
+        given = {name: parameters[name].default for name in known} | self.options
+        given["rounds"] = HorizonRounds() if given["rounds"] is None else given["rounds"]
+        if given["confidence"] is None:
+            given["confidence"] = DEFAULT_CONFIDENCE
+        if isinstance(given["covar_module"], Kernel):  # of columns that are not known yet
+            given["covar_module"] = RBFKernel().double()
+        elif isinstance(given["covar_module"], Learned):
+            given["covar_module"] = None
+        BPEConfig(FiniteDomain(_ANY), self.horizon, seed=self.seed, maximize=True, **given)
 
     def make(self, domain: Domain, maximize: bool) -> BPEDelayOptimizer:
         """An optimizer before any ask."""

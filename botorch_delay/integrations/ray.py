@@ -101,7 +101,7 @@ class DelaySearch(Readable, Searcher):
         **options: Any,
     ) -> None:
         _check_objective(metric, mode)
-        Settings(None, seed, options, DelaySearch)  # raises for unknown options
+        Settings(1, seed, options, DelaySearch)  # raises for what can't be used with any horizon
         super().__init__(metric=metric, mode=mode)
         self._state = SearchState(metric, mode, seed, first=list(points_to_evaluate))
         self._options = options

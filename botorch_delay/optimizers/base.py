@@ -220,8 +220,8 @@ class Optimizer(ReadableRun, ABC):
         Args:
             x: ``d`` or ``n x d``, in the domain or not; or the values of one point by name, or a
                 list of such dicts, where numbers may lie outside their intervals and between their
-                steps.
-            y: a float for one point, else ``n`` or ``n x 1``, or a list.
+                steps, but an Int stays whole.
+            y: a number for one point, else ``n`` or ``n x 1``, or a list.
 
         Raises:
             InputError: if shapes, types or names do not fit, a number is not finite, or one is not
@@ -231,9 +231,9 @@ class Optimizer(ReadableRun, ABC):
         x = self._domain.points_of(x, "x")
         single = x.dim() == 1
         X = self._domain.check_points(x.unsqueeze(0) if single else x, "x")
-        if isinstance(y, np.ndarray) and y.ndim and not single:
-            y = y.ravel().tolist() if y.shape == (len(X), 1) else y.tolist()
-        if isinstance(y, Sequence) and not single:
+        if isinstance(y, np.ndarray | Tensor) and y.ndim:
+            y = (y.ravel() if y.shape == (len(X), 1) else y).tolist()
+        if isinstance(y, Sequence) and (isinstance(y, list | tuple) or not single):
             y = X.new_tensor([validation.real(value, f"y[{row}]") for row, value in enumerate(y)])
         values: Sequence[Any] = [y]
         if isinstance(y, Tensor) and y.dim() > 0:
@@ -243,7 +243,8 @@ class Optimizer(ReadableRun, ABC):
                 f"y must be a list or a tensor of {len(X)} values for {len(X)} points, got "
                 f"{type(y).__name__}."
             )
-        numbers = [validation.answer(number, X, hint="Leave it out.") for number in values]
+        hint = "Leave out a result without a usable value."
+        numbers = [validation.answer(number, X, hint=hint) for number in values]
         if by_name:  # typed, perhaps with a slip
             for point in X:
                 self._domain.warn_outside(point)

@@ -101,7 +101,8 @@ class BPEDelayOptimizer(Optimizer):
             "round".
         exact: evaluations have no noise: a jitter stands for ``noise_var``, no point is asked
             twice, and bounds use all answers.
-        seed: of Thompson samples, of searches on a box, and of restarts of a fit.
+        seed: of Thompson samples, of searches on a box, and, with a learned kernel, of the order of
+            the first points and of restarts of a fit.
         maximize: whether large values are good; public values keep their sign.
 
     Raises:
@@ -179,14 +180,19 @@ class BPEDelayOptimizer(Optimizer):
         """Algorithm 1 as printed; arguments as in the constructor.
 
         Every ask is by maximum sigma, and Theorem 1's multiplier uses the number of points of the
-        whole domain. Its printed width is ``RKHSConfidence(..., tight=False)``; ``delay=NoDelay()``
-        gives BPE (Li & Scarlett 2022). ``seed`` has no effect.
+        whole domain, a finite set. Its printed width is ``RKHSConfidence(..., tight=False)``;
+        ``delay=NoDelay()`` gives BPE (Li & Scarlett 2022). ``seed`` has no effect.
         """
         needed = {"covar_module": covar_module, "noise_var": noise_var}
         needed |= {"delay": delay, "confidence": confidence}
         for name, value in needed.items():
             if value is None:
                 raise InputError(f"Algorithm 1 needs {name}; None was given.")
+        if as_domain(domain).count is None:
+            raise NotSupportedError(
+                "Algorithm 1 as printed is for a finite set of points; on a box its rounds are "
+                "those of BPEDelayOptimizer(..., delay=law, exploit=None)."
+            )
         options: dict[str, Any] = {"delta": delta, "seed": seed, "maximize": maximize}
         optimizer = cls(domain, horizon, exploit=None, **needed, **options)
         optimizer._config.as_published = True

@@ -136,7 +136,10 @@ def _make(
     except Warning:  # the user has turned warnings into errors
         raise
     except Exception as error:  # whatever a forged file leads to
-        raise StorageError(f"{path}: what is stored cannot be used: {truncated(error)}") from error
+        given = [name for name, part in parts.items() if part is not None and name != "device"]
+        used = f"used with {', '.join(given)} as given" if given else "used"
+        said = f"{path}: what is stored cannot be {used}: {truncated(error)}"
+        raise StorageError(said) from error
     return optimizer
 
 
@@ -148,6 +151,10 @@ def _domain(
         given["names"] = columns = Columns.build(config["space"])
         feasible = None if feasible is None else ParamsTest(columns, feasible)
     if key == "points":
+        if feasible is not None:
+            raise StorageError(
+                "The stored points are all that may be asked; do not pass feasible to load."
+            )
         return FiniteDomain(array, cat_dims=config.get("cat_dims", ()), **given)
     if config["feasible"] is not None and feasible is None:
         raise StorageError("The stored box has a test of feasibility; pass feasible to load.")

@@ -108,6 +108,8 @@ def build_part(
         is_given = isinstance(record, Mapping) and "hyperparameters" in record
         if isinstance(passed[name], Kernel) and not is_given:
             raise StorageError(f"The study learns its kernel; do not pass {name} to load.")
+        if record is None:
+            raise StorageError(f"The study was made without {name}; do not pass {name} to load.")
         return passed[name]
     if not isinstance(record, Mapping):
         return record

@@ -32,7 +32,8 @@ class RandomOptimizer(Optimizer):
     are asked in a random order, then in another one, and so on (once if evaluations are exact); an
     abandoned trial's point comes again in the same pass. Only ``recommend`` uses the answers.
 
-    The arguments are those of :class:`AcquisitionOptimizer`.
+    The arguments are those of :class:`AcquisitionOptimizer`, but for its ``rule``, ``pending`` and
+    ``repeat_pending``.
     """
 
     def __init__(

@@ -185,7 +185,8 @@ class ReadableRun(Run, ABC):
 
         Args:
             X: ``n x d``, in the domain or not; or the values of one point by name, or a list of
-                such dicts, where numbers may lie outside their intervals and between their steps.
+                such dicts, where numbers may lie outside their intervals and between their steps,
+                but an Int stays whole.
 
         Raises:
             NoAnswerError: before any answer.

@@ -68,8 +68,9 @@ class RoundSequence(TrialObserver):
     def __str__(self) -> str:
         """The stage of the run, and what the last round left, in a line."""
         count = self._config.domain.count
-        left = self.records[-1].active_after if self.records else count or 1.0
-        share = f"{left:.1%} of the box" if count is None else f"{left:.0f} of {count} points"
+        share = f"{self.feasible.size:.0f} of {count} points"
+        if count is None:
+            share = f"{self.records[-1].active_after if self.records else 1.0:.1%} of the box"
         stage = f"rounds: {len(self.records)}, all closed" if self.records else "no round has begun"
         if self.open is not None:
             number, planned = self.open.number, self.round_rule.count

@@ -60,7 +60,7 @@ class View:
     @property
     def mean(self) -> Tensor:
         """At every candidate, in units of the surrogate: ``N``."""
-        return self.answers.at_candidates.mean
+        return self.answers.at_candidates.mean.clone()  # rules may work in place
 
     @property
     def deviation(self) -> Tensor:

@@ -115,6 +115,13 @@ def exclusive(method: F) -> F:
     return cast(F, alone)
 
 
+def _has_text_keys(value: Any) -> bool:
+    """Whether all dicts in a JSON-ready value have strings as keys."""
+    if isinstance(value, dict):
+        return all(isinstance(k, str) and _has_text_keys(v) for k, v in value.items())
+    return not isinstance(value, list | tuple) or all(map(_has_text_keys, value))
+
+
 class Run:
     """What every optimizer keeps, saves and loads: a configuration, and events replayed on it.
 
@@ -246,6 +253,8 @@ class Run:
             if not isinstance(self.notes, dict):
                 raise TypeError(f"they are a {type(self.notes).__name__}, not a dict")
             notes = json.dumps(self.notes, allow_nan=False)
+            if not _has_text_keys(self.notes):
+                raise TypeError("keys must be strings, as a file makes strings of all others")
         except (TypeError, ValueError, RecursionError) as error:
             raise StorageError(f"notes must be JSON-ready: {error}.") from error
         if notes != self._noted:  # an event, so that another copy's notes do not replace them

@@ -51,6 +51,7 @@ def check_picture(path: Path) -> None:
 def new_axes(ax: Any) -> Any:
     """The given axes, or new ones."""
     plt = pyplot()
+    validation.instance(ax, plt.Axes | None, "ax", "an Axes of Matplotlib, or None")
     return plt.subplots(layout="constrained")[1] if ax is None else ax
 
 

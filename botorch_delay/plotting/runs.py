@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from botorch_delay import validation
 from botorch_delay.benchmarks import SimulationResult
 from botorch_delay.benchmarks.paper import draw_mean
 from botorch_delay.domains.box import points_of_grid
@@ -152,6 +153,7 @@ def plot_timeline(report: RunReport, ax: Axes | None = None, *, start: float | N
     evaluations = report.evaluations
     if start is None:
         start = min((e.started for e in evaluations), default=0.0)
+    start = validation.real(start, "start")
     unit, size = _time_unit(max((e.finished for e in evaluations), default=start) - start)
     lanes = list(dict.fromkeys(e.worker for e in evaluations))
     style: dict[str, Any] = {"height": 0.7, "edgecolor": "white", "linewidth": 0.5}
@@ -185,7 +187,7 @@ def plot_best(optimizer: Optimizer, ax: Axes | None = None, *, start: float | No
     if not told:
         raise NoAnswerError("There is no answer yet to draw against time; tell() one.")
     ax = new_axes(ax)
-    start = optimizer.trials[0].asked_at if start is None else start
+    start = optimizer.trials[0].asked_at if start is None else validation.real(start, "start")
     unit, size = _time_unit(told[-1][0] - start)
     times = [(end - start) / size for end, _ in told]
     values = torch.tensor([value for _, value in told], dtype=torch.double)
@@ -268,6 +270,7 @@ def plot_certificates(
         NotSupportedError: where the optimizer has no certificate.
     """
     check(optimizer, Optimizer, "plot_certificates")
+    norm_bound = validation.positive(norm_bound, "norm_bound")
     ax = new_axes(ax)
     count, least = len(optimizer.trials), 0.0
     steps = sorted({max(round(count * share / LOOKS), 1) for share in range(1, LOOKS + 1)})

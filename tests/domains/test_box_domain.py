@@ -1,6 +1,7 @@
 import copy
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from cases import scattered
@@ -141,6 +142,9 @@ def test_fingerprints_tell_boxes_apart():
         ({"constraints": [([9], [1.0], 5.0)]}, InputError, "outside 0 to 3"),
         ({"constraints": [([0], [0.0], 5.0)]}, InputError, "not all 0"),
         ({"constraints": [3]}, InputTypeError, "indices, coefficients"),
+        ({"constraints": [([0.9], [1.0], 0.5)]}, InputTypeError, "must be a whole number, got 0.9"),
+        ({"constraints": [([True], [1.0], 0.5)]}, InputTypeError, "whole number, got True"),
+        ({"constraints": [([0], [1j], 0.5)]}, InputTypeError, "must be a number, got complex"),
         ({"constraints": 5}, InputTypeError, "must be a list"),
         ({"feasible": 3}, InputTypeError, "function of points"),
     ],
@@ -148,6 +152,12 @@ def test_fingerprints_tell_boxes_apart():
 def test_bad_boxes(options, error, message):
     with pytest.raises(error, match=message):
         box(**options)
+
+
+@pytest.mark.parametrize("points", [torch.zeros(3, 2).double(), np.zeros((3, 4)), torch.zeros(4)])
+def test_the_slack_is_of_points_of_the_box(points):
+    with pytest.raises(InputError, match="must"):
+        box(constraints=[([1], [1.0], 5.0)]).slack(points)
 
 
 @pytest.mark.parametrize(

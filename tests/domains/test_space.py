@@ -510,6 +510,12 @@ def test_a_step_may_be_as_long_as_the_range_but_no_longer():
         (lambda: Space.grid(a=Int(0, 2), feasible=lambda p: False), InputError, "nothing of the"),
         (lambda: Space.arms([]), InputError, "at least one row"),
         (lambda: Space.arms(3), InputTypeError, "a list of dicts"),
+        (lambda: Space.arms(pd.Series([1, 2])), InputTypeError, "a list of dicts.*got Series"),
+        (
+            lambda: Space.arms(pd.DataFrame([[1, 2], [3, 4]], columns=["a", "a"])),
+            InputError,
+            "distinct names",
+        ),
         (lambda: Space.arms([{"a": 1}, {"b": 1}]), InputError, "arm 1 has"),
         (lambda: Space.arms([{"a": 1}, {"a": None}]), InputError, "arm 1 has no a"),
         (lambda: Space.arms([{"a": 1.0}, {"a": math.nan}]), InputError, "arm 1 has no a"),

@@ -38,6 +38,23 @@ def test_active_sets_know_their_points():
     assert active.indices.tolist() == [2, 5, 11]
 
 
+@pytest.mark.parametrize(
+    "rows",
+    [[0], torch.tensor([4]), torch.tensor([1, 1]), torch.tensor([1, 0]), torch.tensor([0.0])],
+)
+def test_rows_that_are_none_of_the_set_are_refused(rows):
+    with pytest.raises(InputError, match="from 0 to 3, increasing, each once"):
+        FiniteActiveSet(FiniteDomain(scattered(4)), rows)
+
+
+def test_rows_are_copied():
+    rows, rounds = torch.tensor([1, 2]), torch.tensor([1, 0, 0, 1])
+    active = FiniteActiveSet(FiniteDomain(scattered(4)), rows, rounds)
+    rows.zero_(), rounds.zero_()
+    assert active.indices.tolist() == [1, 2]
+    assert active.eliminated.tolist() == [1, 0, 0, 1]
+
+
 def test_contains_checks_its_argument():
     active = FiniteActiveSet(FiniteDomain(scattered(4)), torch.arange(4))
     with pytest.raises(InputError, match="columns"):

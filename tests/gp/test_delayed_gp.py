@@ -242,6 +242,13 @@ def test_a_model_that_follows_has_hyperparameters_of_its_own():
     assert torch.equal(model.posterior(T).variance, before)
 
 
+def test_the_pending_points_are_a_copy():
+    given = P.clone()
+    model = make(pending=given)
+    given.zero_()
+    assert torch.equal(model.X_pending, P)
+
+
 def test_one_of_two_equal_pending_points_stays():
     model = make(pending=P[[0, 0, 1]]).with_answer(P[0], torch.tensor([0.5]))
     assert torch.equal(model.X_pending, P[[0, 1]])
@@ -281,6 +288,8 @@ def test_conditioning_by_botorch_is_the_written_out_formula(name, noise_var):
     data = torch.cat([X[:8], P[:2]]), torch.cat([Y[:8], more])
     expected = dense(name, *data, T, noise_var)
     assert_moments(after.posterior(T), *expected, 1e-10)
+    own = fresh.condition_on_observations(P[:2], more)
+    assert_moments(own.posterior(T), *expected, 1e-10)
     assert_moments(
         fresh.with_answer(P[0], 0.3).with_answer(P[1], -1.2).posterior(T), *expected, 1e-10
     )
@@ -488,6 +497,9 @@ def test_single_precision_warns_once_and_works():
         ({"X_pending": P[:, :1]}, InputError, "2 columns"),
         ({"X_pending": P * torch.inf}, InputError, "finite"),
         ({"covar_module": se().float()}, InputTypeError, "float32"),
+        ({"mean_module": 5}, InputTypeError, "a GPyTorch mean or None, got int"),
+        ({"outcome_transform": "a"}, InputTypeError, "outcome_transform must be a BoTorch transf"),
+        ({"input_transform": 5}, InputTypeError, "input_transform must be a BoTorch transform"),
         (
             {"train_X": X[:0], "train_Y": Y[:0], "outcome_transform": Standardize(1)},
             InputError,
@@ -505,6 +517,12 @@ def test_bad_arguments(change, error, message):
 
 def test_bad_updates():
     model = make()
+    for x, message in (
+        (T[0], r"row for each point and 2 columns, got shape \(2,\)"),
+        ([0.5], "list"),
+    ):
+        with pytest.raises(InputError, match=message):
+            model.posterior(x)
     for x, y in (
         ([0.5, 0.5], 1.0),
         (None, 1.0),

@@ -110,6 +110,9 @@ def test_it_promises_nothing():
         (lambda: bd.EmpiricalDelay([2, None]), InputTypeError),
         (lambda: leukemia().quantile(1.0), InputError),
         (lambda: leukemia().quantile(0.5, age=-1), InputError),
+        (lambda: leukemia().survival(None), InputError),
+        (lambda: leukemia().survival(math.nan), InputError),
+        (lambda: leukemia().survival([1, "a"]), InputError),
     ],
 )
 def test_bad_arguments(make, error):

@@ -347,6 +347,14 @@ def test_custom_parts_are_passed_again_and_checked(tmp_path):
     bd.AcquisitionOptimizer(opt.domain).save(tmp_path / "learned.db")
     with pytest.raises(StorageError, match="learns its kernel; do not pass covar_module"):
         bd.load(tmp_path / "learned.db", covar_module=kernel)
+    rounds = tmp_path / "rounds.db"
+    bd.BPEDelayOptimizer(opt.domain, 20).save(rounds)
+    with pytest.raises(StorageError, match="made without delay; do not pass delay to load"):
+        bd.load(rounds, delay=bd.NoDelay())
+    with pytest.raises(StorageError, match="cannot be used with confidence as given: confidence m"):
+        bd.load(rounds, confidence=5)
+    with pytest.raises(StorageError, match="do not pass feasible"):
+        bd.load(rounds, feasible=lambda X: X[:, 0] > 0.0)
 
 
 class Plain(bd.DelayLaw):
@@ -409,7 +417,7 @@ def test_notes_are_a_change_like_any_other(tmp_path):
     two.ask()
     with pytest.raises(StorageError, match="another continuation"):
         two.save(path)
-    for notes in ({"a": {1}}, {"a": float("nan")}, [1]):
+    for notes in ({"a": {1}}, {"a": float("nan")}, [1], {1: "b"}, {"a": [{None: 1}]}):
         one.notes = notes
         with pytest.raises(StorageError, match="JSON-ready"):
             one.state_dict()

@@ -4,6 +4,7 @@ import json
 import math
 
 import pytest
+from gpytorch.kernels import RBFKernel
 
 import botorch_delay as bd
 from botorch_delay.domains.parameters import Choice, Float
@@ -26,6 +27,19 @@ def test_without_a_horizon_rounds_grow():
     assert isinstance(Settings(None, 0, {}).options["rounds"], bd.GeometricRounds)
     assert Settings(10, 0, {}).options["rounds"] is None
     assert Settings(None, 0, {"rounds": rounds}).options["rounds"] is rounds
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"covar_module": RBFKernel(ard_num_dims=3, active_dims=(0, 1, 4)), "noise_var": 0.1},
+        {"rounds": bd.HorizonRounds(straggler_factor=3.0), "exploit": bd.Exploit()},
+        {"delay": bd.NoDelay(), "exploit": None},
+        {"covar_module": bd.Learned(warp="none"), "evidence": "all", "confidence": None},
+    ],
+)
+def test_options_that_some_space_can_have_are_kept(options):
+    assert options.items() <= Settings(10, 0, options).options.items()
 
 
 @pytest.mark.parametrize(

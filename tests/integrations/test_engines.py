@@ -10,6 +10,7 @@ from cases import se
 
 import botorch_delay as bd
 from botorch_delay.exceptions import (
+    InputError,
     InputTypeError,
     MissingExtraError,
     NoAnswerError,
@@ -327,7 +328,12 @@ def test_before_any_answer_nothing_is_recommended(make):
     ("options", "error", "message"),
     [
         ({"beta": 6.0}, InputTypeError, "no option 'beta'"),
-        ({"maximize": True}, InputTypeError, "no option 'maximize'"),
+        ({"maximize": True}, InputTypeError, "no option 'maximize'. The study's own direction"),
+        ({"explore_fraction": 2}, InputError, "explore_fraction must be above 0 and at most 1"),
+        ({"covar_module": 5}, InputTypeError, "covar_module"),
+        ({"confidence": 5}, InputTypeError, "confidence must be a Confidence"),
+        ({"rounds": 5}, InputTypeError, "rounds must be HorizonRounds"),
+        ({"exact": 1}, InputTypeError, "exact must be True or False"),
         ({"exploit": bd.WithinBudget(factor=1.25)}, NotSupportedError, "WithinBudget"),
     ],
 )

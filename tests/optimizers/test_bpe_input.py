@@ -16,6 +16,7 @@ from botorch_delay.exceptions import (
     InputError,
     InputTypeError,
     NoAnswerError,
+    NotSupportedError,
     TrialError,
 )
 
@@ -79,6 +80,22 @@ def test_a_domain_must_be_one():
             confidence=None,
             delay=bd.NoDelay(),
         )
+    box = bd.BoxDomain(torch.tensor([[0.0], [1.0]], dtype=torch.double))
+    given = {"covar_module": se(), "noise_var": 1.0, "confidence": bd.FixedBeta(4.0)}
+    with pytest.raises(NotSupportedError, match="finite set of points; on a box"):
+        bd.BPEDelayOptimizer.as_published(box, 10, **given, delay=bd.NoDelay())
+
+
+def test_results_come_in_any_precision_and_form():
+    opt, x = make(), torch.zeros(2, 2).double()
+    opt.attach(x, torch.tensor([0.5, 1.5], dtype=torch.float32))
+    opt.attach(x, torch.tensor([[2], [3]]))
+    opt.attach(x[0], [4.0])
+    assert [result.value for result in opt.attached] == [0.5, 1.5, 2.0, 3.0, 4.0]
+    with pytest.raises(InputTypeError, match=r"got str .a.\. Pass one .* Leave out a result"):
+        opt.attach(x[0], "a")
+    with pytest.raises(InputError, match="y must have shape 1 or 1 x 1"):
+        opt.attach(x[0], [4.0, 5.0])
 
 
 def test_refused_calls_change_nothing():

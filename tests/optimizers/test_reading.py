@@ -84,6 +84,17 @@ def test_a_run_in_a_few_lines(maximize):
     assert str(opt).splitlines()[3].startswith("rounds: 1, all closed")
 
 
+def test_points_that_failed_too_often_can_not_be_the_best():
+    opt = dishes("heat", "dose")
+    for _ in range(3):
+        opt.mark_failed(opt.ask())
+        assert opt.active_set.size == int(str(opt).splitlines()[-1].split("; ")[1].split()[0])
+    opt.extend(9)
+    for _ in range(6):
+        opt.mark_failed(opt.ask())
+    assert str(opt).endswith("; 0 of 3 points can still be the best")
+
+
 def test_a_run_on_a_box_and_without_a_horizon():
     box = bd.BoxDomain(torch.tensor([[0.0], [1.0]], dtype=torch.double), names=["dose"])
     rounds = bd.GeometricRounds(2, 2.0)

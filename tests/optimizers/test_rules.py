@@ -263,6 +263,27 @@ def test_a_rule_of_one_s_own_is_played():
     assert model.answers.anywhere.mean(x) > model.mean.max()  # of the points where climbs begin
 
 
+class InPlace(LargestMean):
+    def value(self, model, mean, deviation):
+        return mean.add_(deviation.mul_(2.0))
+
+
+class SumOf(LargestMean):
+    def value(self, model, mean, deviation):
+        return mean + 2.0 * deviation
+
+
+def test_a_rule_may_work_in_place():
+    asked = []
+    for rule in (SumOf(), InPlace()):
+        opt = make(rule)
+        for trial in opt.ask(6):
+            opt.tell(trial, float(trial.x.sum()))
+        asked.append([trial.index for trial in opt.ask(6)])
+        asked.append(opt._maximizer.model.mean.tolist())
+    assert asked[:2] == asked[2:]
+
+
 # BoTorch's acquisition functions
 
 

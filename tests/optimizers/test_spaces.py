@@ -167,7 +167,7 @@ def test_many_results_are_attached_at_once():
         ([1.0], "y must have shape 2 or 2 x 1"),
         (1.0, "y must be a list or a tensor of 2 values for 2 points, got float"),
         (np.array(1.0), "y must be a list or a tensor of 2 values for 2 points, got ndarray"),
-        (torch.tensor([1.0, math.nan]).double(), "y must be finite; row 1 is nan"),
+        (torch.tensor([1.0, math.nan]).double(), "must be finite, got nan"),
     ):
         with pytest.raises(InputError, match=message):
             opt.attach(rows, y)
