@@ -349,6 +349,22 @@ def test_the_best_so_far_only_improves(maximize):
         plotting.plot_best(bd.BPEDelayOptimizer(opt.domain, 5))
 
 
+def test_an_answer_in_the_place_of_a_failure_is_drawn_when_it_came():
+    opt = bd.RandomOptimizer(bd.FiniteDomain(line(30)))
+    failed = opt.ask()
+    opt.mark_failed(failed)
+    for _ in range(4):
+        opt.tell(opt.ask(), 0.0)
+    opt.correct(failed, 5.0)
+    top, _ = plotting.plot_history(opt)
+    assert top.collections[0].get_offsets()[0].tolist() == [5.0, 5.0]
+    assert top.lines[0].get_ydata()[0] == 0.0
+    ax = plotting.plot_best(opt, start=0.0)
+    when, values = ax.collections[0].get_offsets().T
+    assert values.tolist() == [0.0] * 4 + [5.0]
+    assert ax.lines[0].get_ydata().tolist() == [0.0] * 4 + [5.0]
+
+
 def test_both_posteriors_are_drawn():
     X = line(4)
     model = bd.DelayedGP(

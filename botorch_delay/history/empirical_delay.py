@@ -82,7 +82,7 @@ class EmpiricalDelay:
         delays: list[int] = []
         ages: list[int] = []
         for trial in trials:
-            step = asks if trial.told_step is None else trial.told_step
+            step = trial.known_step or trial.told_step or asks
             answered = trial.state is TrialState.COMPLETED and not (ended and step == asks)
             (delays if answered else ages).append(step - 1 - trial.id)
         return cls(delays, ages)

@@ -178,9 +178,9 @@ def plot_best(optimizer: Optimizer, ax: Axes | None = None, *, start: float | No
     """
     check(optimizer, Optimizer, "plot_best")
     told = sorted(
-        (t.told_at, t.value)
+        (t.known_at, t.value)
         for t in optimizer.trials
-        if t.told_at is not None and t.value is not None
+        if t.known_at is not None and t.value is not None
     )
     if not told:
         raise NoAnswerError("There is no answer yet to draw against time; tell() one.")
@@ -209,7 +209,7 @@ def plot_history(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> li
         axes = plt.subplots(2, sharex=True, layout="constrained", height_ratios=[2, 1])[1]
     top, bottom = axes
     trials, count = optimizer.trials, len(optimizer.trials)
-    came = [t.told_step or 0 for t in trials if t.value is not None]
+    came = [t.known_step or 0 for t in trials if t.value is not None]
     steps = torch.tensor(came + [result.told_step for result in optimizer.attached])
     order = torch.argsort(steps, stable=True)
     best = best_so_far(optimizer, values[order])
