@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -76,7 +77,7 @@ def _simulated(histories: Any) -> dict[str, list[SimulationResult]]:
 
 
 def plot_active_set(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axes:
-    """Where each round eliminated points, what is still active, and the answered points.
+    """Where each round eliminated points, what is still active, and all points with results.
 
     The domain must have one or two columns.
     """
@@ -90,9 +91,8 @@ def plot_active_set(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axe
     ax = new_axes(ax)
     columns = [Column(domain, place) for place in range(domain.dim)]
     handles = _draw_rounds(optimizer, ax, columns)
-    answered = [t.x for t in optimizer.trials if t.value is not None]
-    if answered:
-        at = _plane(columns, torch.stack(answered))
+    with suppress(NoAnswerError):
+        at = _plane(columns, answers(optimizer)[0])
         handles.append(ax.scatter(*at, s=10, color="black", label="answered"))
         at = _plane(columns, optimizer.recommend().x.unsqueeze(0))
         star: dict[str, Any] = {"s": 240, "marker": "*", "edgecolor": "black"}
@@ -255,7 +255,8 @@ def plot_certificates(
 ) -> Axes:
     """Certified regret over the asks, at multiples of a norm.
 
-    A line ends where the answers refute its norm; the legend has the least norm that they do not.
+    A line ends where the answers first refute its norm; the legend has the least norm that they
+    never do.
 
     Args:
         optimizer: with at least one ask.
@@ -275,8 +276,8 @@ def plot_certificates(
     for factor, colour in zip(factors, itertools.cycle((BLUE, GREEN, ORANGE, VERMILION))):
         found = [optimizer.certify(factor * norm_bound, noise_std, asks=step) for step in steps]
         least = max((certificate.norm_at_least for certificate in found), default=0.0)
-        regret = [certificate.regret for certificate in found]
-        ax.plot(steps, regret, color=colour, label=f"norm {factor * norm_bound:.3g}")
+        regret = [c.regret for c in itertools.takewhile(lambda c: not c.refuted, found)]
+        ax.plot(steps[: len(regret)], regret, color=colour, label=f"norm {factor * norm_bound:.3g}")
     ax.set(xlabel="asks", ylabel="certified regret", ylim=(0, None))
     ax.legend(frameon=False, title=f"least norm not refuted: {least:.3g}")
     return ax
