@@ -369,7 +369,7 @@ def test_an_answer_in_the_place_of_a_failure_is_drawn_when_it_came():
     assert top.collections[0].get_offsets()[0].tolist() == [5.0, 5.0]
     assert top.lines[0].get_ydata()[0] == 0.0
     ax = plotting.plot_best(opt, start=0.0)
-    when, values = ax.collections[0].get_offsets().T
+    values = ax.collections[0].get_offsets()[:, 1]
     assert values.tolist() == [0.0] * 4 + [5.0]
     assert ax.lines[0].get_ydata().tolist() == [0.0] * 4 + [5.0]
 

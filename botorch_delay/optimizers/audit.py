@@ -181,8 +181,9 @@ class Audit(TrialObserver):
         """A certificate, void where the answers have needed a larger norm since a correction."""
         if self._constants is None or found.refuted or self.norm <= found.norm_bound:
             return found
-        void = {"regret": math.inf, "gap": math.inf, "refuted": True, "norm_at_least": self.norm}
-        return replace(found, **void, delta=self._config.delta)
+        norm, delta = self.norm, self._config.delta  # of which guarantee says the same
+        void = replace(found, regret=math.inf, gap=math.inf, refuted=True)
+        return replace(void, norm_at_least=norm, delta=delta)
 
     def guarantee(self) -> Guarantee:
         """The regret bound of Theorem 1 and what comes on top of it, or what is missing for it."""

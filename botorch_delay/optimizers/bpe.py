@@ -32,8 +32,8 @@ from botorch_delay.history.trials import Suggestion, Trial
 from botorch_delay.optimizers.audit import Audit
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.budget import Budget
-from botorch_delay.optimizers.certifying import CertifyingUCB
 from botorch_delay.optimizers.certificate import Certificate
+from botorch_delay.optimizers.certifying import CertifyingUCB
 from botorch_delay.optimizers.config import BPEConfig
 from botorch_delay.optimizers.exploit import DEFAULT_EXPLOIT, Exploits, WithinBudget, as_exploit
 from botorch_delay.optimizers.forecasts import Forecast, Straggler

@@ -648,7 +648,7 @@ def test_what_is_wrong_with_a_file_is_not_put_down_to_the_study(stored):
         db.commit()
     said = []
     for call in (bd.load, opt.save, lambda path: bd.editing(path).__enter__()):
-        with pytest.raises(StorageError, match="Cannot read .*, it is damaged") as raised:
+        with pytest.raises(StorageError, match=r"Cannot read .*, it is damaged") as raised:
             call(stored)
         said.append(str(raised.value))
     assert len(set(said)) == 1
