@@ -91,6 +91,10 @@ def test_active_sets_show_what_each_round_took_out(dim):
         assert drawn.get_offsets()[:, 0].tolist() == points[:, 0].tolist()
     fresh = bd.BPEDelayOptimizer(opt.domain, 10)
     assert labels(plotting.plot_active_set(fresh)) == ["active"]
+    fresh.attach(opt.domain.points[:3], [0.0, 1.0, 2.0])
+    ax = plotting.plot_active_set(fresh)
+    assert labels(ax) == ["active", "answered", "recommended"]
+    assert ax.collections[-2].get_offsets()[:, 0].tolist() == opt.domain.points[:3, 0].tolist()
 
 
 def test_logarithms_are_drawn_as_such():
@@ -295,6 +299,11 @@ def test_lines_through_all_columns():
     assert {"0.0001", "0.1", "1", "2", "6"} <= written
 
 
+def test_a_line_through_one_column_is_refused_with_a_hint():
+    with pytest.raises(InputError, match="plot_slices"):
+        plotting.plot_parallel(played(1)[0])
+
+
 def test_lines_that_leave_a_column_are_cut():
     opt = mixed()
     opt.attach(torch.tensor([1e-9, 2.0, 1.0, 40.0], dtype=torch.double), 0.5)
@@ -349,6 +358,22 @@ def test_the_best_so_far_only_improves(maximize):
         plotting.plot_best(bd.BPEDelayOptimizer(opt.domain, 5))
 
 
+def test_an_answer_in_the_place_of_a_failure_is_drawn_when_it_came():
+    opt = bd.RandomOptimizer(bd.FiniteDomain(line(30)))
+    failed = opt.ask()
+    opt.mark_failed(failed)
+    for _ in range(4):
+        opt.tell(opt.ask(), 0.0)
+    opt.correct(failed, 5.0)
+    top, _ = plotting.plot_history(opt)
+    assert top.collections[0].get_offsets()[0].tolist() == [5.0, 5.0]
+    assert top.lines[0].get_ydata()[0] == 0.0
+    ax = plotting.plot_best(opt, start=0.0)
+    values = ax.collections[0].get_offsets()[:, 1]
+    assert values.tolist() == [0.0] * 4 + [5.0]
+    assert ax.lines[0].get_ydata().tolist() == [0.0] * 4 + [5.0]
+
+
 def test_both_posteriors_are_drawn():
     X = line(4)
     model = bd.DelayedGP(
@@ -383,6 +408,24 @@ def test_certificates_are_drawn_for_several_norms_but_those_that_are_refuted():
     least = opt.certify(2.0, 0.1).norm_at_least
     assert ax.get_legend().get_title().get_text() == f"least norm not refuted: {least:.3g}"
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["norm 0.5", "norm 2"]
+
+
+def test_a_line_of_certificates_ends_at_its_first_refutation():
+    opt = bd.RandomOptimizer(bd.FiniteDomain(line(400)), covar_module=se(), noise_var=0.01)
+    early = opt.ask(8)
+    for trial in early:
+        opt.tell(trial, (9.0 * trial.x).sin().item())
+    last = opt.ask(152)[-1]
+    opt.tell(last, (9.0 * last.x).sin().item())  # 160 asks have noise by then
+    past, now = opt.certify(2.0, 0.1, asks=8), opt.certify(2.0, 0.1)
+    assert past.refuted
+    assert not now.refuted
+    ax = plotting.plot_certificates(opt, 2.0, 0.1, factors=(1.0, 2.0))
+    ended, whole = (drawn.get_xdata().tolist() for drawn in ax.lines)
+    assert (ended, whole[-1]) == ([4], 160)
+    assert ax.get_legend().get_title().get_text() == (
+        f"least norm not refuted: {past.norm_at_least:.3g}"
+    )
 
 
 def test_axes_of_one_s_own_are_used():

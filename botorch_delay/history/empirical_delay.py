@@ -1,8 +1,8 @@
 """The law of delays, estimated from the answers so far.
 
 Running trials have no delay yet, only an age: their delays are at least that. The product-limit
-estimate (Kaplan & Meier 1958) uses both. With d_u answers that took u steps, and n_u delays that
-are known to be at least u,
+estimate (Kaplan & Meier 1958) uses both. With d_u answers that took u steps, and n_u trials that
+were answered after at least u steps, or have no answer and are older than u,
 
     P(tau > u) = product over v <= u of (1 - d_v / n_v).
 
@@ -82,7 +82,7 @@ class EmpiricalDelay:
         delays: list[int] = []
         ages: list[int] = []
         for trial in trials:
-            step = asks if trial.told_step is None else trial.told_step
+            step = trial.known_step or trial.told_step or asks
             answered = trial.state is TrialState.COMPLETED and not (ended and step == asks)
             (delays if answered else ages).append(step - 1 - trial.id)
         return cls(delays, ages)

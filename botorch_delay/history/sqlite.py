@@ -189,7 +189,7 @@ def editing(
     if (edit := _edit_of(file)) in _edited:
         raise StorageError(f"{file} is being edited by this program already: one block will do.")
     with _writing(file) as db:
-        with _errors(file, "write"):
+        with _errors(file, "read"):
             state = _read(db, file)
 
         def write(header: Mapping[str, Any], ledger: Ledger) -> None:
@@ -233,8 +233,9 @@ def _write(
         db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         db.execute(f"PRAGMA user_version = {FORMAT}")
     else:
-        _check_schema(db, file)
-        count = _known_events(db, header, ledger)
+        with _errors(file, "read"):
+            _check_schema(db, file)
+            count = _known_events(db, header, ledger)
         if count is None:
             if not overwrite:
                 if _is_of(db, header):

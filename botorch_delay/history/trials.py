@@ -117,19 +117,27 @@ class Trial(_Placed):
 
     @property
     def delay(self) -> int | None:
-        """How many asks came between its own and its answer; None without an answer."""
-        if self.state is not TrialState.COMPLETED or self.told_step is None:
-            return None
-        return self.told_step - 1 - self.id
+        """How many asks came between its own and its first answer; None without an answer."""
+        step = self.known_step
+        return None if step is None else step - 1 - self.id
 
     @property
     def known_step(self) -> int | None:
         """How many asks had been made when a value was first told, in steps; None without one."""
         if self.value is None:
             return None
-        if self.corrections and self.corrections[0].value is None:
-            return self.corrections[0].corrected_step
-        return self.told_step
+        return self.corrections[0].corrected_step if self._failed_first else self.told_step
+
+    @property
+    def known_at(self) -> float | None:
+        """When a value was first told, in seconds since the epoch (UTC); None without one."""
+        if self.value is None:
+            return None
+        return self.corrections[0].corrected_at if self._failed_first else self.told_at
+
+    @property
+    def _failed_first(self) -> bool:
+        return bool(self.corrections) and self.corrections[0].value is None
 
     def _ask(self) -> tuple[Any, ...]:
         return self.index, self.round, self.asked_at, self.point.tolist()

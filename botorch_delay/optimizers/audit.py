@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from gpytorch.kernels import Kernel
@@ -21,7 +22,7 @@ from botorch_delay.elimination.rounds import Departure
 from botorch_delay.history.point_status import MAX_FAILURES
 from botorch_delay.history.trials import Attached, Ledger, Trial, TrialObserver, TrialState
 from botorch_delay.optimizers.budget import Budget
-from botorch_delay.optimizers.certificate import ROUNDING, is_noisier
+from botorch_delay.optimizers.certificate import ROUNDING, Certificate, is_noisier
 from botorch_delay.optimizers.config import BPEConfig
 from botorch_delay.optimizers.round_sequence import RoundSequence
 
@@ -175,6 +176,14 @@ class Audit(TrialObserver):
         """Apply the result of :meth:`test`."""
         self.norm = max(self.norm, validation.real(data["norm"], "norm"))
         self.tested = validation.whole(data["answers"], "answers", 0)
+
+    def certificate(self, found: Certificate) -> Certificate:
+        """A certificate, void where the answers have needed a larger norm since a correction."""
+        if self._constants is None or found.refuted or self.norm <= found.norm_bound:
+            return found
+        norm, delta = self.norm, self._config.delta  # of which guarantee says the same
+        void = replace(found, regret=math.inf, gap=math.inf, refuted=True)
+        return replace(void, norm_at_least=norm, delta=delta)
 
     def guarantee(self) -> Guarantee:
         """The regret bound of Theorem 1 and what comes on top of it, or what is missing for it."""

@@ -32,6 +32,7 @@ from botorch_delay.history.trials import Suggestion, Trial
 from botorch_delay.optimizers.audit import Audit
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.budget import Budget
+from botorch_delay.optimizers.certificate import Certificate
 from botorch_delay.optimizers.certifying import CertifyingUCB
 from botorch_delay.optimizers.config import BPEConfig
 from botorch_delay.optimizers.exploit import DEFAULT_EXPLOIT, Exploits, WithinBudget, as_exploit
@@ -281,6 +282,11 @@ class BPEDelayOptimizer(Optimizer):
     @exclusive
     def guarantee(self) -> Guarantee:
         return self._audit.guarantee()
+
+    @property
+    @exclusive
+    def certificate(self) -> Certificate:
+        return self._audit.certificate(super().certificate)
 
     def _choose(self) -> Suggestion:
         self._fit_if_due()

@@ -75,7 +75,9 @@ class Certificate:
             times at once, in units of the values; inf where nothing is certified.
         gap: on the same event a bound on how far f at the recommended point is below its largest
             value (above its smallest, where small values are good); inf before an answer.
-        refuted: whether the answers contradict the assumptions; then nothing is certified.
+        refuted: whether the answers as they are now contradict the assumptions; then nothing is
+            certified. That earlier ones did is kept by BPE-Delay's ``certificate`` under valid
+            bounds, and nowhere else: what is certified later is right if the assumptions are.
         norm_at_least: a lower bound on the RKHS norm of a function with such answers; they may be
             refuted where it is still below ``norm_bound``.
         delta: failure probability of all of this together.

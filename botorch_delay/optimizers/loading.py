@@ -52,12 +52,14 @@ def load(
         confidence: if it is of your own class.
         delay: if it is of your own class.
         rule: if it is of your own class, or around your own acquisition function.
-        feasible: the box's or :class:`Space`'s test of feasibility, if it has one.
+        feasible: the box's or :class:`Space`'s test of feasibility, if it has one; a grid keeps its
+            points.
         device: where the tensors are put; the CPU by default.
 
     Raises:
         InputError: if the device cannot be used.
-        StorageError: if the file cannot be read, or a part is missing or differs from the stored.
+        StorageError: if the file cannot be read, or a part is missing, differs from the stored one
+            or is none of the study's.
     """
     validation.instance(feasible, Callable | None, "feasible", "a function")
     parts = {"covar_module": covar_module, "confidence": confidence, "delay": delay, "rule": rule}
@@ -128,6 +130,7 @@ def _make(
                     f"{array.device}: pass device={str(parameter.device)!r}, or move the kernel."
                 )
     try:
+        _check_used(parts, state["config"])
         domain = _domain(key, array, state["config"], parts.get("feasible"))
         optimizer = _build(state["optimizer"], state["config"], domain, parts)
         optimizer.load_state_dict(state)
@@ -141,6 +144,18 @@ def _make(
         said = f"{path}: what is stored cannot be {used}: {truncated(error)}"
         raise StorageError(said) from error
     return optimizer
+
+
+def _check_used(parts: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    """Refuse a part for which the stored configuration has no argument at any depth."""
+    known, nested = {"device"}, [config]
+    while nested:
+        record = nested.pop()
+        known.update(record)
+        nested += [value for value in record.values() if isinstance(value, Mapping)]
+    for name, part in parts.items():
+        if part is not None and name not in known:
+            raise StorageError(f"The study has no {name}; do not pass {name} to load.")
 
 
 def _domain(

@@ -258,6 +258,9 @@ class ReadableRun(Run, ABC):
     ) -> Certificate:
         """The certificate under other constants; proof in ``optimizers.certificate``.
 
+        It is ``refuted`` if the answers as they are now contradict the constants. That they did
+        after fewer asks is not kept, though it speaks against them; ``asks`` shows it.
+
         Certificates with the same ``noise_std`` and ``delta`` rest on one event, of the noise
         alone. So if one of several pairs of kernel and norm bound is right, the largest of their
         certificates that are not refuted holds with probability ``1 - delta``.

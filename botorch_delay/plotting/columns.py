@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from botorch_delay.exceptions import InputError
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.plotting.axes import BLUE, ORANGE, Column, answers, check, new_axes, pyplot
 from botorch_delay.plotting.runs import plot_history
@@ -70,7 +71,7 @@ def _slice_axes(figure: Any, count: int) -> list[Any]:
 
 
 def plot_parallel(optimizer: Optimizer, ax: Axes | None = None) -> Axes:
-    """Every answer in parallel coordinates, in the colour of its value.
+    """Every answer in parallel coordinates, in the colour of its value, from two columns on.
 
     The best are on top; the dashed line is the recommendation. A line that leaves the range of
     a column by more than a twentieth of it is cut there, with a triangle that points outwards.
@@ -78,6 +79,8 @@ def plot_parallel(optimizer: Optimizer, ax: Axes | None = None) -> Axes:
     from matplotlib.collections import LineCollection
 
     check(optimizer, Optimizer, "plot_parallel")
+    if optimizer.domain.dim == 1:
+        raise InputError("plot_parallel needs two columns or more; plot_slices draws one.")
     X, values = answers(optimizer)
     domain, best = optimizer.domain, optimizer.recommend().x
     ax = new_axes(ax)

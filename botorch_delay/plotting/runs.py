@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -77,7 +78,7 @@ def _simulated(histories: Any) -> dict[str, list[SimulationResult]]:
 
 
 def plot_active_set(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axes:
-    """Where each round eliminated points, what is still active, and the answered points.
+    """Where each round eliminated points, what is still active, and all points with results.
 
     The domain must have one or two columns.
     """
@@ -91,9 +92,8 @@ def plot_active_set(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axe
     ax = new_axes(ax)
     columns = [Column(domain, place) for place in range(domain.dim)]
     handles = _draw_rounds(optimizer, ax, columns)
-    answered = [t.x for t in optimizer.trials if t.value is not None]
-    if answered:
-        at = _plane(columns, torch.stack(answered))
+    with suppress(NoAnswerError):
+        at = _plane(columns, answers(optimizer)[0])
         handles.append(ax.scatter(*at, s=10, color="black", label="answered"))
         at = _plane(columns, optimizer.recommend().x.unsqueeze(0))
         star: dict[str, Any] = {"s": 240, "marker": "*", "edgecolor": "black"}
@@ -180,9 +180,9 @@ def plot_best(optimizer: Optimizer, ax: Axes | None = None, *, start: float | No
     """
     check(optimizer, Optimizer, "plot_best")
     told = sorted(
-        (t.told_at, t.value)
+        (t.known_at, t.value)
         for t in optimizer.trials
-        if t.told_at is not None and t.value is not None
+        if t.known_at is not None and t.value is not None
     )
     if not told:
         raise NoAnswerError("There is no answer yet to draw against time; tell() one.")
@@ -211,7 +211,7 @@ def plot_history(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> li
         axes = plt.subplots(2, sharex=True, layout="constrained", height_ratios=[2, 1])[1]
     top, bottom = axes
     trials, count = optimizer.trials, len(optimizer.trials)
-    came = [t.told_step or 0 for t in trials if t.value is not None]
+    came = [t.known_step or 0 for t in trials if t.value is not None]
     steps = torch.tensor(came + [result.told_step for result in optimizer.attached])
     order = torch.argsort(steps, stable=True)
     best = best_so_far(optimizer, values[order])
@@ -257,7 +257,8 @@ def plot_certificates(
 ) -> Axes:
     """Certified regret over the asks, at multiples of a norm.
 
-    A line ends where the answers refute its norm; the legend has the least norm that they do not.
+    A line ends where the answers first refute its norm; the legend has the least norm that they
+    never do.
 
     Args:
         optimizer: with at least one ask.
@@ -278,8 +279,8 @@ def plot_certificates(
     for factor, colour in zip(factors, itertools.cycle((BLUE, GREEN, ORANGE, VERMILION))):
         found = [optimizer.certify(factor * norm_bound, noise_std, asks=step) for step in steps]
         least = max((certificate.norm_at_least for certificate in found), default=0.0)
-        regret = [certificate.regret for certificate in found]
-        ax.plot(steps, regret, color=colour, label=f"norm {factor * norm_bound:.3g}")
+        regret = [c.regret for c in itertools.takewhile(lambda c: not c.refuted, found)]
+        ax.plot(steps[: len(regret)], regret, color=colour, label=f"norm {factor * norm_bound:.3g}")
     ax.set(xlabel="asks", ylabel="certified regret", ylim=(0, None))
     ax.legend(frameon=False, title=f"least norm not refuted: {least:.3g}")
     return ax

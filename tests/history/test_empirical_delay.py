@@ -160,6 +160,26 @@ def test_an_optimizer_knows_delays_and_ages():
     assert made(opt.delays()) == estimate([0, 4, 5], [3, 4, 2, 1, 0])
 
 
+def test_an_answer_in_the_place_of_a_failure_took_until_it_was_told():
+    opt = optimizer(horizon=6)
+    first, second, third = opt.ask(3)
+    opt.mark_failed(first)
+    opt.tell(second, 0.1)
+    opt.mark_failed(third)
+    opt.ask(2)
+    opt.correct(first, 0.2)
+    opt.correct(second, 0.3)
+    assert (first.delay, first.known_at) == (4, first.corrections[0].corrected_at)
+    assert (second.delay, second.known_at) == (1, second.told_at)
+    assert made(opt.delays()) == estimate([4, 1], [0, 1, 0])
+    opt.ask()
+    opt.correct(third, 0.2)  # after the last ask
+    assert made(opt.delays()) == estimate([4, 1], [3, 2, 1, 0])
+    opt.correct(first, None)
+    opt.correct(first, 0.1)
+    assert (first.delay, third.delay) == (4, 3)
+
+
 def test_what_is_answered_after_the_last_ask_took_so_long_at_least():
     opt = optimizer(horizon=6)
     trials = opt.ask(4)

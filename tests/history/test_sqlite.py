@@ -30,6 +30,10 @@ LAWS = [
 CONFIDENCES = [None, bd.FixedBeta(2.0), bd.RKHSConfidence(1.5, 0.1, tight=False)]
 
 
+POINTS = bd.FiniteDomain(scattered(9))
+GIVEN = {"covar_module": se(), "noise_var": 0.1}
+
+
 def make(horizon=60, seed=0, kernel="se", **options):
     domain = bd.FiniteDomain(scattered(40, seed=seed))
     options = {"covar_module": KERNELS[kernel](), "noise_var": 1e-2, "exploit": None} | options
@@ -520,6 +524,47 @@ def test_a_part_passed_for_a_stored_one_must_equal_it(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("made", "unused"),
+    [
+        (lambda: bd.RandomOptimizer(POINTS), ("confidence", "delay", "rule", "feasible")),
+        (lambda: bd.AcquisitionOptimizer(POINTS, **GIVEN), ("confidence", "delay", "feasible")),
+        (
+            lambda: bd.QueuedOptimizer(bd.AcquisitionOptimizer(POINTS, **GIVEN)),
+            ("confidence", "delay", "feasible"),
+        ),
+        (
+            lambda: bd.ThreDSOptimizer(POINTS, **GIVEN, confidence=bd.RKHSConfidence(1.0, 0.1)),
+            ("delay", "rule", "feasible"),
+        ),
+        (
+            lambda: bd.BPEDelayOptimizer(POINTS, 9, **GIVEN, exploit=None),
+            ("rule", "feasible"),
+        ),
+        (
+            lambda: bd.RandomOptimizer(
+                bd.Space.grid(rule=bd.Int(1, 5), feasible=lambda params: params["rule"] > 2)
+            ),
+            ("rule", "feasible"),
+        ),
+    ],
+)
+def test_a_part_that_the_study_does_not_have_is_refused(made, unused, tmp_path):
+    path = tmp_path / "study.db"
+    made().save(path)
+    passed = {
+        "confidence": bd.FixedBeta(3.0),
+        "delay": bd.NoDelay(),
+        "rule": bd.UCB(2.0),
+        "feasible": lambda given: given,
+    }
+    for name in unused:
+        with pytest.raises(StorageError, match=f"study has no {name}; do not pass {name} to load"):
+            bd.load(path, **{name: passed[name]})
+        with pytest.raises(StorageError, match=name), bd.editing(path, **{name: passed[name]}):
+            pass
+
+
+@pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"horizon": 59}, "horizon="),
@@ -602,6 +647,19 @@ def test_truncated_files(stored):
         stored.write_bytes(whole[: int(share * len(whole))])
         with pytest.raises(StorageError):
             bd.load(stored)
+
+
+def test_what_is_wrong_with_a_file_is_not_put_down_to_the_study(stored):
+    opt = bd.load(stored)
+    with closing(sqlite3.connect(stored)) as db:
+        db.execute("UPDATE meta SET value = substr(value, 1, 20) WHERE key = 'config'")
+        db.commit()
+    said = []
+    for call in (bd.load, opt.save, lambda path: bd.editing(path).__enter__()):
+        with pytest.raises(StorageError, match=r"Cannot read .*, it is damaged") as raised:
+            call(stored)
+        said.append(str(raised.value))
+    assert len(set(said)) == 1
 
 
 def test_flipped_bytes_never_do_more_than_an_error(stored):

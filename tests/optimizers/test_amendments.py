@@ -1,5 +1,6 @@
 """Answers that were told wrongly, results that are taken back, and runs that go on."""
 
+import copy
 import warnings
 
 import pytest
@@ -90,6 +91,30 @@ def test_an_answer_may_become_a_failure_and_a_failure_an_answer(tmp_path):
     assert opt.ask().index == first.index  # as after any failure
     again = reopened(opt, tmp_path / "study.db")
     assert [t.corrections for t in again.trials] == [t.corrections for t in opt.trials]
+
+
+@pytest.mark.parametrize("asks", [2, 6])
+def test_an_answer_in_the_place_of_a_failure_is_late_as_that_of_a_running_trial(asks):
+    for fails in (False, True):
+        opt = bd.AcquisitionOptimizer(
+            bd.FiniteDomain(line(21)),
+            covar_module=se(),
+            noise_var=0.01,
+            rule=bd.UCB(0.1),
+            pending=bd.Censor(-1.0, max_delay=4),
+        )
+        out = opt.ask()
+        if fails:
+            opt.mark_failed(out)
+        for _ in range(asks):
+            opt.tell(opt.ask(), 0.0)
+        (opt.correct if fails else opt.tell)(out, 5.0)
+        again = copy.deepcopy(opt)
+        again.load_state_dict(opt.state_dict())
+        for each in (opt, again):
+            each.ask()
+            there = [*each._maximizer.model.answers._points[out.index].answers.values()]
+            assert (5.0 in [value for value, _, _ in there]) is (asks == 2)
 
 
 def test_what_cannot_be_corrected_says_what_to_do():

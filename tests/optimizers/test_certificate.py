@@ -1,5 +1,6 @@
 """Certificates: the dense formula, adversaries, and whoever chose the points."""
 
+import copy
 import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -182,6 +183,30 @@ def test_a_refutation_says_which_norm_is_needed_only_where_that_is_known():
     crossed = str(replace(refuted, norm_at_least=0.09))
     assert "norm_bound is 0.1, and no function of that norm fits the answers" in crossed
     assert "0.09" not in crossed
+
+
+def test_a_norm_that_the_audit_has_refuted_is_not_certified_again(tmp_path):
+    opt = bd.BPEDelayOptimizer(
+        *(bd.FiniteDomain(scattered(400)), 200),
+        **GIVEN,
+        confidence=bd.RKHSConfidence(1.0, STD),
+        exploit=None,
+    )
+    for trial in opt.ask(8):
+        opt.tell(trial, 0.6 * (-1) ** trial.id)
+    unread = copy.deepcopy(opt)
+    assert opt.certificate.refuted
+    for each in (opt, unread):
+        last = each.ask(180)[-1]
+        each.tell(last, 0.0)
+    now = opt.certify(1.0, STD, DELTA / 2.0)
+    assert not now.refuted
+    kept = opt.certificate
+    assert (kept.regret, kept.gap, kept.refuted) == (math.inf, math.inf, True)
+    assert kept.norm_at_least == opt.guarantee.norm_at_least > 1.0 >= now.norm_at_least
+    assert kept.delta == opt.guarantee.delta
+    opt.save(tmp_path / "study.db")
+    assert bd.load(tmp_path / "study.db").certificate == kept == unread.certificate
 
 
 def test_no_single_ridge_is_better_and_more_of_them_gain_little(monkeypatch):
