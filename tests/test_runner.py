@@ -303,10 +303,10 @@ def program(folder, signals=0, how=None):
     print("done", flush=True)
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=lambda how: how.name)
 def test_a_killed_program_loses_no_told_answer(tmp_path, how):
     told = {}
-    for stop_after in (1, 4, 9):
+    for stop_after in (1, 9):
         with forked(program, tmp_path, stop_after, how) as (process, printed):
             for text in printed:
                 word, *rest = text.split()
@@ -318,7 +318,7 @@ def test_a_killed_program_loses_no_told_answer(tmp_path, how):
     opt = bd.load(tmp_path / "study.db")
     assert len(opt.trials) == 40
     assert opt.pending == []
-    assert len(told) >= 14
+    assert len(told) >= 10
     for trial_id, value in told.items():
         assert repr(opt.trials[trial_id].value) == value
 

@@ -521,7 +521,7 @@ def test_events_that_were_tampered_with_are_refused(name):
     opt.load_state_dict(state)
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", slow_ones_last(OPTIMIZERS))
 def test_loading_decides_nothing(name, monkeypatch):
     opt = OPTIMIZERS[name]()
     for trial in opt.ask(5):
@@ -698,7 +698,7 @@ def test_domains_and_points_may_be_made_in_inference_mode(make, tmp_path):
     for domain in (space(), inside):
         opt = make(domain)
         opt.attach(x, x[:, 0])
-        for _ in range(6):
+        for _ in range(4):
             opt.tell(trial := opt.ask(), trial.x.sum())
         opt.save(tmp_path / "study.db", overwrite=True)
         with torch.inference_mode():
