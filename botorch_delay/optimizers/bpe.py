@@ -19,7 +19,6 @@ from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.delays import DelayLaw
 from botorch_delay.domains.devices import sent
 from botorch_delay.domains.domain import Domain
-from botorch_delay.domains.finite import FiniteDomain
 from botorch_delay.domains.space import Space, as_domain
 from botorch_delay.elimination.active_set import ActiveSet, FiniteActiveSet
 from botorch_delay.elimination.open_round import NO_SLOT, WAITING_SLOT
@@ -167,7 +166,7 @@ class BPEDelayOptimizer(Optimizer):
     @classmethod
     def as_published(
         cls,
-        domain: FiniteDomain | Space,
+        domain: Domain | Space,
         horizon: int,
         *,
         covar_module: Kernel,
@@ -181,19 +180,15 @@ class BPEDelayOptimizer(Optimizer):
         """Algorithm 1 as printed; arguments as in the constructor.
 
         Every ask is by maximum sigma, and Theorem 1's multiplier uses the number of points of the
-        whole domain, a finite set. Its printed width is ``RKHSConfidence(..., tight=False)``;
-        ``delay=NoDelay()`` gives BPE (Li & Scarlett 2022). ``seed`` has no effect.
+        whole domain. Its printed width is ``RKHSConfidence(..., tight=False)``; ``delay=NoDelay()``
+        gives BPE (Li & Scarlett 2022). ``seed`` has no effect. On a box, which the paper does not
+        have, rounds and bounds are those of the constructor with ``exploit=None``.
         """
         needed = {"covar_module": covar_module, "noise_var": noise_var}
         needed |= {"delay": delay, "confidence": confidence}
         for name, value in needed.items():
             if value is None:
                 raise InputError(f"Algorithm 1 needs {name}; None was given.")
-        if as_domain(domain).count is None:
-            raise NotSupportedError(
-                "Algorithm 1 as printed is for a finite set of points; on a box its rounds are "
-                "those of BPEDelayOptimizer(..., delay=law, exploit=None)."
-            )
         options: dict[str, Any] = {"delta": delta, "seed": seed, "maximize": maximize}
         optimizer = cls(domain, horizon, exploit=None, **needed, **options)
         optimizer._config.as_published = True

@@ -224,8 +224,7 @@ class Maximizer:
 
     def confirm(self, active: ActiveSet | None = None) -> int | None:
         """The key of a point to ask again, while it is open which is best; see :class:`Exploit`."""
-        model = self.model
-        if model.is_blind or (model.surrogate.learned and model.feasibility.repeats_agree()):
+        if self.model.is_blind or self.model.tells_all_at_once:
             return None
         keys, mean, deviation = self._answered(active)
         if len(keys) < 2:
@@ -285,7 +284,7 @@ class Maximizer:
         avoided = list(avoided)
         if not self._config.repeat_pending:
             avoided += model.running()
-        if model.surrogate.learned and model.feasibility.repeats_agree():
+        if self._domain.is_countable and model.tells_all_at_once:
             avoided = model.feasibility.tried()
         for keys, left_out in ((closed + avoided, fails), (closed, fails), (closed, None)):
             if not keys and inside is None and left_out is None and model.pool is None:

@@ -231,6 +231,11 @@ class RuleModel(View, TrialObserver):
         return self.surrogate.inputs(self.points(keys)) if keys else None
 
     @property
+    def tells_all_at_once(self) -> bool:
+        """Whether evaluations seem exact: the learned noise says so, and repeats agree."""
+        return self.surrogate.is_exact and self.feasibility.repeats_agree()
+
+    @property
     def is_crowded(self) -> bool:
         """Whether on a box, with a learned kernel, pending points crowd where the mean is largest.
 

@@ -16,7 +16,6 @@ from botorch_delay.exceptions import (
     InputError,
     InputTypeError,
     NoAnswerError,
-    NotSupportedError,
     TrialError,
 )
 
@@ -80,10 +79,20 @@ def test_a_domain_must_be_one():
             confidence=None,
             delay=bd.NoDelay(),
         )
+
+
+def test_as_published_on_a_box_is_the_constructor_without_a_rule():
     box = bd.BoxDomain(torch.tensor([[0.0], [1.0]], dtype=torch.double))
     given = {"covar_module": se(), "noise_var": 1.0, "confidence": bd.FixedBeta(4.0)}
-    with pytest.raises(NotSupportedError, match="finite set of points; on a box"):
-        bd.BPEDelayOptimizer.as_published(box, 10, **given, delay=bd.NoDelay())
+    given |= {"delay": bd.NoDelay()}
+    published = bd.BPEDelayOptimizer.as_published(box, 20, **given)
+    plain = bd.BPEDelayOptimizer(box, 20, exploit=None, **given)
+    for _ in range(20):
+        trials = published.ask(), plain.ask()
+        assert torch.equal(trials[0].x, trials[1].x)
+        for opt, trial in zip((published, plain), trials, strict=True):
+            opt.tell(trial, trial.x.sin())
+    assert [r.cutoff for r in published.rounds] == [r.cutoff for r in plain.rounds]
 
 
 def test_results_come_in_any_precision_and_form():

@@ -9,7 +9,7 @@ import botorch_delay as bd
 
 PACKAGE = str(Path(bd.__file__).parent)
 # They may fall, and are not to grow.
-MOST_FUNCTIONS, MOST_MODULES = 100, 19
+MOST_FUNCTIONS, MOST_MODULES = 99, 19
 
 
 def functions_of(call):

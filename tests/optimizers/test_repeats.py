@@ -51,12 +51,6 @@ def test_so_is_a_list_of_points():
     assert repeats(opt) <= REPEATS + 2
 
 
-def test_so_is_a_box_whose_corner_seems_best():
-    box = bd.BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double))
-    opt = played(box, lambda trial: float((trial.x + 0.03).log().sum()), 36)
-    assert REPEATS <= repeats(opt) <= REPEATS + 4  # those on their way when it was found out
-
-
 def test_with_noise_the_best_is_asked_again():
     noise = 0.3 * torch.randn(45, generator=generator(0), dtype=torch.double)
     noisy = played(SPACE, lambda trial: loss(trial.params) + float(noise[trial.id]), 45)
