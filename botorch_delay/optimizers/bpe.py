@@ -46,6 +46,7 @@ class BPEDelayOptimizer(Optimizer):
 
     Example:
         >>> import torch
+        >>> from botorch_delay import FiniteDomain
         >>> points = torch.linspace(0, 1, 50, dtype=torch.double).unsqueeze(-1)
         >>> opt = BPEDelayOptimizer(FiniteDomain(points), horizon=40)
         >>> first, second = opt.ask(2)            # two workers
