@@ -669,7 +669,7 @@ def test_the_caller_s_settings_of_pytorch_change_nothing(name, mode):
         made.tell(trial := made.ask(), value(trial))
         copied = copy.deepcopy(made)
     expected.tell(trial := expected.ask(), value(trial))
-    for _ in range(4):
+    for _ in range(3):
         asked = []
         for opt in (expected, made, copied):
             with mode() if opt is made else nullcontext():
@@ -721,7 +721,7 @@ def test_accuracy_that_is_lost_is_warned_of_once():
     assert [w.category for w in caught] == [NumericsWarning]
 
 
-@pytest.mark.parametrize("settled", range(6))
+@pytest.mark.parametrize("settled", range(0, 6, 2))
 def test_a_loaded_run_breaks_ties_as_the_live_one_does(settled, tmp_path):
     """On a box with a symmetry, where the last bits of a posterior depend on its history."""
     opt = OPTIMIZERS["UCB, censor, box"](maximize=False)
