@@ -101,12 +101,12 @@ class RunReport:
 
     def __str__(self) -> str:
         workers = len({e.worker for e in self.evaluations})
+        pending = f", {len(self.pending)} of them still pending" if self.pending else ""
         lines = [
             f"{len(self.evaluations)} evaluations returned, {len(self.failed)} trials failed",
             f"{workers} workers, busy {self.utilization:.0%} of the time; "
             f"{self.out_of_order} results out of order",
-            f"{self.resumed} trials were there before, {len(self.pending)} of them still pending; "
-            f"abandoned: {len(self.abandoned)}",
+            f"{self.resumed} trials were there before{pending}; abandoned: {len(self.abandoned)}",
         ]
         if self.certificate is not None:
             lines.append(f"ended by until_gap: {self.certificate}")

@@ -281,7 +281,7 @@ def plot_certificates(
         least = max((certificate.norm_at_least for certificate in found), default=0.0)
         regret = [c.regret for c in itertools.takewhile(lambda c: not c.refuted, found)]
         ax.plot(steps[: len(regret)], regret, color=colour, label=f"norm {factor * norm_bound:.3g}")
-    ax.set(xlabel="asks", ylabel="certified regret", ylim=(0, None))
+    ax.set(xlabel="asks", ylabel="certified regret", xlim=(0, max(count, 1)), ylim=(0, None))
     ax.legend(frameon=False, title=f"least norm not refuted: {least:.3g}")
     return ax
 
