@@ -41,8 +41,8 @@ contracts in ``pyproject.toml`` enforce this.
   - Rules: ``rules.Rule`` scores points. It sees a ``rule_model.RuleModel``, into which pending
     points enter as a ``pending.Pending`` says: by default ``pending.Hallucinate``, as if each had
     been answered by its own posterior mean, so that only the deviation there shrinks.
-  - Other optimizers with the same two calls: ``acquisition_optimizer.AcquisitionOptimizer`` plays a
-    rule without rounds; ``threds.ThreDSOptimizer``, ``queued.QueuedOptimizer`` and
+  - Other optimizers with the same two calls: ``acquisition_optimizer.AcquisitionOptimizer``
+    follows a rule without rounds; ``threds.ThreDSOptimizer``, ``queued.QueuedOptimizer`` and
     ``random.RandomOptimizer``. ``certifying.CertifyingUCB`` is the rule that keeps certificates
     small.
   - Stragglers: ``forecasts.Straggler`` and ``forecasts.Forecast`` describe what a round waits for;
@@ -138,7 +138,7 @@ parameter has a list of values (``Domain.is_discrete``).
 
 How to add a part
 -----------------
-A rule (if ``rules.BotorchRule`` cannot play it), a confidence bound or a delay law is a subclass of
+A rule (if ``rules.BotorchRule`` cannot use it), a confidence bound or a delay law is a subclass of
 ``rules.Rule``, ``bounds.Confidence`` or ``delays.DelayLaw``, whose methods and attributes say what
 is expected: best a frozen dataclass with its arguments as attributes of the same names, and its
 name in ``part_records.py``. For an engine, see ``integrations``; for an executor,

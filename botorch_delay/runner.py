@@ -104,7 +104,7 @@ class RunReport:
         pending = f", {len(self.pending)} of them still pending" if self.pending else ""
         lines = [
             f"{len(self.evaluations)} evaluations returned, {len(self.failed)} trials failed",
-            f"{workers} workers, busy {self.utilization:.0%} of the time; "
+            f"workers: {workers}, busy {self.utilization:.0%} of the time; "
             f"{self.out_of_order} results out of order",
             f"{self.resumed} trials were there before{pending}; abandoned: {len(self.abandoned)}",
         ]

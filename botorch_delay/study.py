@@ -153,10 +153,11 @@ def _steps(low: Any, high: Any, steps: Any, log: Any = False, unit: Any = None) 
             f"low must be below high, and their difference finite, got {low} and {high}."
         )
     spaced = (np.geomspace if log else np.linspace)(*ends, steps)[1:-1].tolist()
-    # Readable numbers: 12 digits, no -0.0, and the ends as they were written.
+    # Readable numbers: 12 digits, no -0.0, and the ends exactly.
     place = 12 - math.ceil(math.log10(width))
     inner = (float(f"{value:.12g}") if log else round(value, place) + 0.0 for value in spaced)
-    return Choice([low, *inner, high], ordered=True, log=log, unit=unit)
+    numbers = [ends[0], *inner, ends[1]]
+    return Choice(numbers, ordered=True, log=log, unit=unit)
 
 
 def format_space(space: Space) -> str:

@@ -182,7 +182,7 @@ def test_a_report_is_a_few_lines(threads):
     first, second, third = str(report).splitlines()
     assert first == f"20 evaluations returned, {failed} trials failed"
     # One thread may be fast enough for all of them.
-    assert re.match(r"[12] workers, busy \d+% of the time; \d+ results out of order", second)
+    assert re.match(r"workers: [12], busy \d+% of the time; \d+ results out of order", second)
     assert third == "0 trials were there before; abandoned: 0"
 
 

@@ -229,7 +229,7 @@ def test_settings_outside_of_a_box_and_combinations_are_warned_of():
     with pytest.warns(OutsideWarning, match=r"heat = 2 is not in 0 to 1; steps = 3.5 is none of 1"):
         bd.RandomOptimizer(box).attach({"heat": 2.0, "steps": 3.5}, 1.0)
     arms = bd.FiniteDomain(torch.eye(2, dtype=torch.double), names=["heat", "steps"])
-    with pytest.warns(OutsideWarning, match="these settings together cannot: heat = 1, steps = 1"):
+    with pytest.warns(OutsideWarning, match="or ``feasible``: heat = 1, steps = 1"):
         bd.RandomOptimizer(arms).attach({"heat": 1.0, "steps": 1.0}, 1.0)
     bd.RandomOptimizer(arms).attach({"heat": 1.0, "steps": 0.0}, 1.0)
     bd.RandomOptimizer(arms).attach(torch.ones(2, dtype=torch.double), 1.0)  # a program's
@@ -689,7 +689,7 @@ def test_a_warning_names_the_command_that_takes_back(study):
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         _, _, (warned,) = study("attach", "study.db", 1e6, "temperature=20", "dose=0.1")
-    assert "if it is a slip, call botorch-delay detach study.db 9." in warned
+    assert "if it is a mistake, call botorch-delay detach study.db 9." in warned
 
 
 def test_names_with_spaces_are_quoted_where_they_can_be_copied(study):

@@ -80,7 +80,7 @@ _LOG_WEIGHTS -= np.logaddexp.reduce(_LOG_WEIGHTS)
 # Roots of the ridges in units of the noise's scale: the first is best for points that were asked
 # often, the second elsewhere.
 KEPT_RIDGES = (1.0, 10.0)
-# The same for the upper bound that a rule plays, chosen on draws with seeds from 1000 on.
+# The same for the upper bound that a rule follows, chosen on draws with seeds from 1000 on.
 PLAYED_RIDGES = (2.5, 12.0)
 # The same where one eigendecomposition serves all ridges: with at most so many distinct points.
 RIDGES = tuple(2.0**power for power in range(-2, 8))

@@ -228,7 +228,8 @@ class FixedBeta(Confidence):
         words = f"mean +- sqrt({self.beta:g}) posterior deviations: a heuristic"
         return HalfWidth(math.sqrt(self.beta), rounded_up=False, words=words)
 
-    adaptive = fixed_design
+    def adaptive(self, evidence: Evidence) -> HalfWidth:
+        return self.fixed_design(evidence)
 
     def missing_on_box(self, covar_module: Kernel) -> str | None:
         return None

@@ -25,7 +25,7 @@ from botorch_delay.optimizers.run import exclusive
 class AcquisitionOptimizer(Optimizer):
     """Ask where a rule is largest, given what has arrived and what is pending.
 
-    The guide ``methods.md`` lists the published methods that this plays, with their sources.
+    The guide ``methods.md`` lists the published methods that this can run, with their sources.
 
     UCB and Thompson sampling keep the posterior of every candidate up to date: an ask and a tell
     cost at most O(N n) for N candidates and n distinct points asked, in whatever order answers

@@ -34,8 +34,8 @@ _NO_STRAGGLERS = (
     "rounds close without stragglers once deviations are at most {:g} times the intended ones: at "
     "which steps a round's design points are answered or fail does not depend on their noise, "
     "jointly, given all that was known when the round opened; delays may depend on the points, but "
-    "where asks wait for free workers while a rule plays, durations may not; no design point is "
-    "given up before its round closes"
+    "where asks wait for free workers while a rule chooses them, durations may not; no design "
+    "point is given up before its round closes"
 )
 _KEPT = "the maximiser is never eliminated all the same"
 _FALSE_ROUND = (
@@ -235,7 +235,7 @@ class Audit(TrialObserver):
         if config.rule is None or config.budget_factor is not None or not one:
             return ""
         rule = f"{config.rule.method(config.pending)}, {config.rule!r}"
-        return f"One of the {asks} asks is a design point; the others play a rule: {rule}."
+        return f"One of the {asks} asks is a design point; the others follow a rule: {rule}."
 
     def _waits(self) -> tuple[int, float]:
         """How many asks were made while rounds waited, and what they can have cost at most."""
@@ -378,8 +378,8 @@ class Audit(TrialObserver):
             )
         if self.failed > 0 and config.exploit is not None and not config.exact:
             missing.append(
-                "a trial failed while a rule plays outside the design: where the rule asked may "
-                "have changed which design points followed; use exploit=None where trials fail"
+                "a trial failed while a rule chooses asks outside the design: where the rule asked "
+                "may have changed which design points followed; use exploit=None where trials fail"
                 f"{certified}."
             )
         also = ""

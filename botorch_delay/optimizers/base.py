@@ -388,7 +388,7 @@ def _said(reason: str | BaseException) -> dict[str, str]:
 def _warn_far(what: str, value: float | None, far: str, remedy: str, stacklevel: int) -> None:
     if far:
         warnings.warn(
-            f"The {what}, {value:g}, {far}. It was taken; if it is a slip, call {remedy}.",
+            f"The {what}, {value:g}, {far}. It was accepted; if it is a mistake, call {remedy}.",
             OutlierWarning,
             stacklevel=stacklevel,  # past the lock
         )

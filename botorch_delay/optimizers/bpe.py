@@ -68,11 +68,11 @@ class BPEDelayOptimizer(Optimizer):
     most twice; so is an abandoned one where the regret bound needs its answer (valid bounds, noise,
     and neither a law nor ``straggler_factor``).
 
-    Every other ask plays ``exploit`` on all data, restricted to the active set; with a learned
+    Every other ask follows ``exploit`` on all data, restricted to the active set; with a learned
     kernel not once there are twice as many answers as when points were first eliminated, nor while
     the best answer is at an eliminated point.
 
-    The regret bound charges every ask of a round the same, whatever active point it plays, and
+    The regret bound charges every ask of a round the same, whatever active point it is, and
     these asks affect neither the round's bounds nor when it closes. So the bound is unchanged if
     design points come first (``explore_fraction`` 1). If a share rho of the asks are design points,
     its worst-case form, in terms of the maximal information gain, grows by at most 1 / sqrt(rho);
@@ -82,16 +82,16 @@ class BPEDelayOptimizer(Optimizer):
         domain: a finite action set, a box, or a :class:`Space`.
         horizon: T, how many asks are planned; None, with :class:`GeometricRounds`, without an end.
         covar_module: the kernel, fixed; :class:`Learned`, or None, to learn kernel and noise from
-            the answers: then nothing is claimed, and until three answers are in ``exploit`` plays
-            points in a random order.
+            the answers: then nothing is claimed, and until three answers are in, points
+            are asked in a random order.
         noise_var: lambda^2, given if and only if the kernel is; not with ``exact``.
         confidence: the bounds that eliminate; ``FixedBeta(6.0)`` if None.
         delay: a delay law, for rounds of fixed length.
         delta: failure probability of the guarantee, in (0, 1).
         rounds: how many design points each round has: :class:`HorizonRounds` (if None) or
             :class:`GeometricRounds`.
-        exploit: what plays the asks that are not design points: :class:`Exploit`, or a rule or what
-            :class:`BotorchRule` takes, for ``Exploit(rule)``; :class:`WithinBudget`; None to
+        exploit: what chooses the asks that are not design points: :class:`Exploit`, or a rule or
+            what :class:`BotorchRule` takes, for ``Exploit(rule)``; :class:`WithinBudget`; None to
             continue the design, as Algorithm 1 does.
         explore_fraction: rho in (0, 1], the share of asks that are design points. If None 0.005;
             1 if ``exploit`` is None or ``WithinBudget``, or with a delay law.
@@ -211,7 +211,7 @@ class BPEDelayOptimizer(Optimizer):
     ) -> BPEDelayOptimizer:
         """A regret bound that is proved beforehand, and on sets a certificate as the run goes on.
 
-        On a finite set :class:`CertifyingUCB` plays :class:`WithinBudget`: with probability
+        On a finite set :class:`CertifyingUCB` chooses asks :class:`WithinBudget`: with probability
         1 - delta regret is at most 1.25 times BPE-Delay's own bound, plus what waits cost, and
         ``certificate``, which the rule keeps small, bounds it at all times. (Regret within the same
         bound is least with ``exploit=WithinBudget()``.) On a box a tenth of the asks are design

@@ -1,4 +1,4 @@
-"""A regret budget: any rule may play as long as it pays for the regret that it risks.
+"""A regret budget: any rule may choose asks as long as it pays for the regret that it risks.
 
 Let B be BPE-Delay's own regret bound for its plan on the whole set, without any wait: q_r asks in
 round r, each charged at most

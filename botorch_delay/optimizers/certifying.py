@@ -1,4 +1,4 @@
-"""The rule that plays the upper bound of a certificate."""
+"""The rule that follows the upper bound of a certificate."""
 
 from __future__ import annotations
 
@@ -68,19 +68,19 @@ class CertifyingUCB(Rule):
         return [replace(surrogate, noise_var=ridge) for ridge in dict.fromkeys(ridges)]
 
     def score(self, model: RuleModel) -> Tensor:
-        bounds = [view.mean + b * view.deviation for view, b in self._played(model)]
+        bounds = [view.mean + b * view.deviation for view, b in self._views(model)]
         return torch.stack(bounds).amin(dim=0)
 
     def function(self, model: RuleModel, starts: Tensor) -> Score:
-        played = list(self._played(model))
+        views = list(self._views(model))
 
         def bound(X: Tensor) -> Tensor:
-            bounds = [view.mean_at(X) + b * view.deviation_at(X) for view, b in played]
+            bounds = [view.mean_at(X) + b * view.deviation_at(X) for view, b in views]
             return torch.stack(bounds).amin(dim=0)
 
         return bound
 
-    def _played(self, model: RuleModel) -> Iterator[tuple[View, Tensor]]:
+    def _views(self, model: RuleModel) -> Iterator[tuple[View, Tensor]]:
         """Every view and its b; that of a norm of 0 where the answers contradict the norm."""
         counts = model.feasibility.ask_counts()
         energy = float(len(counts))

@@ -31,7 +31,7 @@ from botorch_delay.optimizers.part_records import describe_part
 from botorch_delay.optimizers.pending import Hallucinate, Pending
 from botorch_delay.optimizers.rules import Rule
 
-# The share of design points where a rule plays the other asks, chosen together with its beta.
+# The share of design points where a rule chooses the other asks, chosen together with its beta.
 DEFAULT_FRACTION = 0.005
 # Chosen on tuning tables for development, with learned kernels: recommendations are better in every
 # cell, and regret is less. On boxes it makes no visible difference, and with given kernels and many

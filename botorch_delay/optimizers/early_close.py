@@ -8,7 +8,7 @@ either. The round closes once all of D have been asked and
 
 at the first ask at which that is so; its bounds use exactly A. Both deviations follow from points
 alone, with the surrogate's noise lambda^2 for every answer; infeasible points are not active.
-Values that come later stay in the posterior of the rule that plays, in recommendations, and in
+Values that come later stay in the posterior of the rule, in recommendations, and in
 bounds from all answers.
 
 *Assumptions.* Let H be all that was known when round r opened, xi the noise of its q_r design
@@ -35,14 +35,14 @@ round gets longer. QED
 
 *What 2 and 3 mean.* Delays may depend on the points, however adversarially: given H the design
 points are fixed. They may not depend on values, and no straggler may be given up, nor the run
-stopped, because of values. "In steps" matters because a step is an ask, and while a rule plays its
-points depend on xi as soon as some of A is answered. If asks come when workers become free, and
+stopped, because of values. "In steps" matters because a step is an ask, and the points that a rule
+chooses depend on xi as soon as some of A is answered. If asks come when workers become free, and
 durations depend on the points, then the steps that a design point takes depend on the values of
 others, and 2 fails. It holds where durations do not depend on the point, where asks come at times
 of their own, as with patients or visitors, and where every ask is a design point
 (``exploit=None``). Which round is open when a rule's point is asked does not matter: it fixes the
 set that the ask may choose from, and neither the ask nor its value enters A or a bound of the
-round. Assumption 3 holds by construction where no trial fails, or no rule plays: when a design
+round. Assumption 3 holds by construction where no trial fails, or there is no rule: when a design
 point is asked follows from the number of asks and from failures. With a regret budget it would
 follow from values, so that the two options exclude each other.
 

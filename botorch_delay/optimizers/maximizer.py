@@ -75,7 +75,7 @@ class Maximizer:
         self.model = RuleModel(*parts, sign=config.sign, seed=config.seed)
 
     def check(self) -> None:
-        """Prepare the first ask; refuse a rule that cannot be played."""
+        """Prepare the first ask; refuse a rule that cannot be used."""
         kind, needed = type(self.rule), ("score",) if self.model.finite else ("score", "function")
         if kind.value is Rule.value and any(
             getattr(kind, name) is getattr(Rule, name) for name in needed

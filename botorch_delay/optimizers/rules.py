@@ -67,7 +67,7 @@ class Rule:
         return repr(self)
 
     def surrogates(self, surrogate: Surrogate) -> Sequence[Surrogate]:
-        """The surrogates that it is played with, one for each view of the model."""
+        """The surrogates that it is used with, one for each view of the model."""
         return (surrogate,)
 
     @property

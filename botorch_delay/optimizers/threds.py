@@ -71,7 +71,7 @@ class ThreDSOptimizer(Optimizer):
 
     It is made for answers without delay: it decides with what has arrived, and asks the same point
     again until something does; answers that come after their search has ended are used by
-    ``recommend`` only. On a box it plays on 4,096 Sobol points, drawn by ``seed``. Arguments not
+    ``recommend`` only. On a box it works on 4,096 Sobol points, drawn by ``seed``. Arguments not
     listed here are those of :class:`AcquisitionOptimizer`; kernel and noise are given.
 
     Args:
@@ -133,7 +133,7 @@ class ThreDSOptimizer(Optimizer):
     def guarantee(self) -> Guarantee:
         missing = (
             "GP-ThreDS is analysed for answers without delay, and for a random walk on the tree "
-            "with another test than the one of its authors' experiments, which is played here.",
+            "with another test than the one of its authors' experiments, which is used here.",
             *self._config.confidence.missing,
         )
         return Guarantee(False, self._config.delta, self._config.confidence.assumptions, missing)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -96,7 +97,7 @@ def plot_active_set(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axe
         at = _plane(columns, answers(optimizer)[0])
         handles.append(ax.scatter(*at, s=10, color="black", label="answered"))
         at = _plane(columns, optimizer.recommend().x.unsqueeze(0))
-        star: dict[str, Any] = {"s": 240, "marker": "*", "edgecolor": "black"}
+        star: dict[str, Any] = {"s": 160, "marker": "*", "edgecolor": "black"}
         handles.append(ax.scatter(*at, color=ORANGE, label="recommended", **star))
     legend_below(ax, columns=3, handles=handles)
     columns[0].label(ax.xaxis)
@@ -135,8 +136,10 @@ def plot_rounds(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axes:
     ax.set(xlabel="asks (shaded: made while a round waited)")
     ax.set(ylabel="active points" if finite else "active share of the box", yscale="log")
     ticks = [counts[0]]
-    if 0.0 < counts[-1] < 0.95 * counts[0]:  # else the labels would overlap
-        ticks.append(counts[-1])
+    apart = max(0.08 * math.log(counts[0] / min(filter(None, counts))), 0.05)
+    for count in filter(None, counts):  # a logarithmic axis has no 0
+        if math.log(ticks[-1] / count) > apart:  # else the labels would overlap
+            ticks.append(count)
     ax.set_yticks(ticks, [f"{tick:.{6 if finite else 2}g}" for tick in ticks])
     ax.set_yticks([], minor=True)
     ax.margins(x=0.03, y=0.1)

@@ -418,7 +418,9 @@ def test_a_run_without_room_for_a_second_design_point_says_what_plays():
     box = bd.BoxDomain(torch.tensor([[0.0], [1.0]], dtype=torch.double))
     short, long = (bd.BPEDelayOptimizer(box, horizon).guarantee for horizon in (200, 201))
     rule = "GP-BUCB, UCB(beta=2.0)"
-    assert short.plays == f"One of the 200 asks is a design point; the others play a rule: {rule}."
+    assert (
+        short.plays == f"One of the 200 asks is a design point; the others follow a rule: {rule}."
+    )
     assert str(short).endswith(short.plays)
     assert long.plays == make(exploit=None).guarantee.plays == ""
     assert (

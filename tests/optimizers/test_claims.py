@@ -85,7 +85,7 @@ def test_lost_workers_cost_asks_and_no_claim(options):
         "made while their points are asked again, come on top" in line
         for line in lossy.guarantee.assumptions
     )
-    if options is DESIGN:  # the points that a rule plays have no part in the design either
+    if options is DESIGN:  # the points that a rule chooses have no part in the design either
         for one, other in zip(lossy.rounds, whole.rounds, strict=False):
             designs = [
                 [opt.trials[i].index for i in sorted(r.trial_ids, key=lambda i: opt.trials[i].slot)]
@@ -196,7 +196,7 @@ def test_failures_while_a_rule_plays_end_the_claim():
     opt = optimizer(**PLAYING)
     assert any("no trial fails" in line for line in opt.guarantee.assumptions)
     opt.mark_failed(opt.ask())
-    assert any("a trial failed while a rule plays" in line for line in opt.guarantee.missing)
+    assert any("a trial failed while a rule chooses asks" in line for line in opt.guarantee.missing)
     alone = optimizer(**DESIGN)
     alone.mark_failed(alone.ask())
     assert alone.guarantee.holds
