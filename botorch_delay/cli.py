@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import logging
 import os
@@ -35,6 +36,8 @@ _SUITES = {
     "list": "the problems, delays and methods there are",
 }
 
+# What would steer a terminal, in names, notes and reasons of others.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 # Calls in messages of the library, and the commands with other names.
 _CALL = re.compile(
     r"(?:opt\.)?\b(attach|correct|detach|extend|tell|mark_failed|mark_abandoned|recommend)\(([^()]*)\)"
@@ -56,6 +59,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = _parser().parse_args(argv)
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal may have no degree sign
+            stream.reconfigure(errors="backslashreplace")
     shown = warnings.showwarning
     study = shlex.quote(str(getattr(arguments, "study", "STUDY")))
     warnings.showwarning = lambda said, *_: _complain(_in_commands(f"warning: {said}", study))
@@ -97,7 +103,7 @@ def _in_commands(message: str, study: str) -> str:
 
 
 def _complain(message: str) -> None:
-    print(f"botorch-delay: {' '.join(message.split())}", file=sys.stderr)
+    print(f"botorch-delay: {_CONTROL.sub('?', ' '.join(message.split()))}", file=sys.stderr)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -253,7 +259,7 @@ def _id(text: str) -> int:
 
 
 def _result(text: str) -> float:
-    from botorch_delay.study import read_number
+    from botorch_delay.results import read_number
 
     try:
         return read_number(text, "the result")
@@ -381,7 +387,9 @@ _correct = partial(_settle, lambda of, opt: opt.correct(of.id, of.value, of.reas
 
 
 def _attach(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:
-    settings = study.params_of(opt.domain, arguments.settings)
+    from botorch_delay.results import params_of
+
+    settings = params_of(opt.domain, arguments.settings)
     opt.attach(settings, arguments.value)
     result, count = opt.attached[-1], len(opt.attached)
     told = f"{arguments.value:.12g} at {opt.domain.words(result.x)} ({count} attached in all)"
@@ -418,7 +426,9 @@ def _finish(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:
 
 
 def _import(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:
-    told, new, known = study.import_results(opt, arguments.table)
+    from botorch_delay.results import import_results
+
+    told, new, known = import_results(opt, arguments.table)
     text = f"{told} results of running trials told, " if told else ""
     text += f"{new} results attached"
     if known:
@@ -432,7 +442,9 @@ def _show(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:
 
 
 def _export(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:
-    count = study.write_results(opt, arguments.table)
+    from botorch_delay.results import write_results
+
+    count = write_results(opt, arguments.table)
     return {"rows": count}, f"{arguments.table}: {count} trials and attached results"
 
 
@@ -448,7 +460,7 @@ def _plot(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:
 
 
 def _print(arguments: argparse.Namespace, data: object, text: str) -> None:
-    print(json.dumps(data, indent=2) if arguments.json else text)
+    print(json.dumps(data, indent=2) if arguments.json else _CONTROL.sub("?", text))
 
 
 if __name__ == "__main__":

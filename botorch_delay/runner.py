@@ -15,12 +15,11 @@ from typing import Any
 
 from tqdm import tqdm
 
-from botorch_delay import validation
+from botorch_delay import validation, workers
 from botorch_delay.exceptions import (
     EmptyDomainError,
     HorizonError,
     InputError,
-    InputTypeError,
     NoAnswerError,
     RunError,
     StorageError,
@@ -30,14 +29,7 @@ from botorch_delay.history.trials import Trial, TrialState
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.certificate import Certificate
 from botorch_delay.optimizers.loading import resume
-from botorch_delay.workers import (
-    Evaluation,
-    Objective,
-    Pool,
-    interrupts_noted,
-    make_pool,
-    one_line,
-)
+from botorch_delay.workers import Evaluation, Objective, Pool, one_line
 
 __all__ = ["Evaluation", "OnResult", "RunReport", "run"]
 
@@ -95,16 +87,16 @@ class RunReport:
             return 0.0
         begin = min(e.started for e in self.evaluations)
         end = max(e.finished for e in self.evaluations)
-        workers = len({e.worker for e in self.evaluations})
+        lanes = len({e.worker for e in self.evaluations})
         busy = sum(e.finished - e.started for e in self.evaluations)
-        return busy / (workers * (end - begin)) if end > begin else 1.0
+        return busy / (lanes * (end - begin)) if end > begin else 1.0
 
     def __str__(self) -> str:
-        workers = len({e.worker for e in self.evaluations})
+        lanes = len({e.worker for e in self.evaluations})
         pending = f", {len(self.pending)} of them still pending" if self.pending else ""
         lines = [
             f"{len(self.evaluations)} evaluations returned, {len(self.failed)} trials failed",
-            f"workers: {workers}, busy {self.utilization:.0%} of the time; "
+            f"workers: {lanes}, busy {self.utilization:.0%} of the time; "
             f"{self.out_of_order} results out of order",
             f"{self.resumed} trials were there before{pending}; abandoned: {len(self.abandoned)}",
         ]
@@ -161,15 +153,15 @@ def run(
         RunError: after ``max_failures``, or if a pool keeps breaking or loses its cluster.
         KeyboardInterrupt: after Ctrl-C, once what is in flight is told; a second abandons it.
     """
-    pool = make_pool(executor, timeout)
+    pool = workers.make_pool(executor, timeout)
     try:
         limits = n_trials, max_in_flight, max_failures, until_gap
         loop = _Loop(optimizer, objective, pool, *limits, store, on_result)
-        with nullcontext() if store is None else sqlite.in_use(store, optimizer):
+        with nullcontext() if store is None else sqlite.in_use(store, optimizer) as loop.store:
             with _turn:
                 loop.resume()
-            bar = tqdm(total=n_trials, unit="trial", disable=not progress)
-            with bar as loop.bar, interrupts_noted() as loop.interrupts:
+            bar = workers.progress_bar(loop.n_trials, "trial", shown=progress)
+            with bar as loop.bar, workers.interrupts_noted() as loop.interrupts:
                 loop.work()
     finally:
         pool.release()
@@ -206,8 +198,7 @@ class _Loop:
 
     def __post_init__(self) -> None:
         """Refuse arguments of :func:`run` that cannot be used."""
-        expected = "an optimizer of this library"
-        validation.instance(self.optimizer, Optimizer, "optimizer", expected)
+        validation.instance(self.optimizer, Optimizer, "optimizer", "an optimizer of this library")
         self.n_trials = validation.whole(self.n_trials, "n_trials", 1)
         self.max_in_flight = validation.whole(self.max_in_flight, "max_in_flight", 1)
         if self.max_failures is not None:
@@ -219,14 +210,7 @@ class _Loop:
             with suppress(NoAnswerError):
                 _ = self.optimizer.certificate  # raises here if there can be none
         if self.on_result is not None:
-            try:
-                with suppress(ValueError):  # not written in Python
-                    inspect.signature(self.on_result).bind(None, None)
-            except TypeError as error:
-                raise InputTypeError(
-                    "on_result must be a function that is called with the optimizer and a trial, "
-                    f"got {self.on_result!r}."
-                ) from error
+            workers.check_takes_trials(self.on_result)
 
     def resume(self) -> None:
         """Load the store, and abandon trials that no worker runs any more."""
@@ -287,14 +271,20 @@ class _Loop:
         finally:
             with _turn:
                 self.on_result = None  # which may be what failed
-                self._collect_answers()
-                for future, trial in self.in_flight.items():
-                    future.cancel()
-                    self._abandon(trial)
-                for trial in [*self.again, *(trial for trial, _ in self.held_back)]:
-                    self._abandon(trial)
-                self.report.pending = [trial.id for trial in self.optimizer.pending]
-                self._commit()
+                try:
+                    self._collect_answers()
+                finally:
+                    self._let_go()
+
+    def _let_go(self) -> None:
+        """Abandon what has not come back, and commit all that has."""
+        for future, trial in self.in_flight.items():
+            future.cancel()
+            self._abandon(trial)
+        for trial in [*self.again, *(trial for trial, _ in self.held_back)]:
+            self._abandon(trial)
+        self.report.pending = [trial.id for trial in self.optimizer.pending]
+        self._commit()
 
     def _fill(self) -> None:
         """Ask for every free place."""
@@ -378,10 +368,12 @@ class _Loop:
                 self.optimizer.tell(trial, evaluation.value)
             except InputError as error:
                 self._fail(trial, str(error))
-            else:
-                self.succeeded = True
-                self._settled(trial)
-                self._tell_failures()
+                return
+            except Warning as said:  # where warnings are errors; the value is taken all the same
+                logger.warning("%s", said)
+            self.succeeded = True
+            self._settled(trial)
+            self._tell_failures()
 
     def _repair(self, message: str) -> None:
         """Replace a broken pool; trials that broke it have failed, others are evaluated again."""
@@ -489,12 +481,16 @@ class _Loop:
 
     def _commit(self) -> bool:
         """Save what is new; where that fails the run ends once all that is in flight is told."""
-        try:
-            if self.store is not None:
+        while self.store is not None:
+            try:
                 self.optimizer.save(self.store)
-        except StorageError as error:
-            if self.mistake is None:
-                logger.error("nothing more is asked, as the store cannot be written: %s", error)
-            self.stopped, self.mistake = True, self.mistake or error
-            return False
+                break
+            except StorageError as error:
+                if sqlite.is_locked(error) and not self.interrupts:
+                    logger.warning("the run waits: %s", error)
+                    continue
+                if self.mistake is None:
+                    logger.error("nothing more is asked, as the store cannot be written: %s", error)
+                self.stopped, self.mistake = True, self.mistake or error
+                return False
         return True

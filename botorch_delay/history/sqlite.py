@@ -12,6 +12,7 @@ and its schema must be exactly the one below, but for statistics of SQLite's own
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import sqlite3
 import threading
@@ -78,11 +79,17 @@ _DTYPES = {"float64": torch.float64, "float32": torch.float32}
 _COLUMNS = ("kind", "time", "trial", "value", "data")
 
 
+def is_locked(error: StorageError) -> bool:
+    """Whether another program held the file, which may pass."""
+    return getattr(error.__cause__, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
+
+
 @contextmanager
-def in_use(path: str | os.PathLike[str], user: object) -> Iterator[None]:
+def in_use(path: str | os.PathLike[str], user: object) -> Iterator[Path]:
     """Keep a file for one optimizer until the block ends, or the process.
 
-    A lock file lies beside it. An edit of the file is waited for.
+    A lock file lies beside it. An edit of the file is waited for. Yields the file as it is named
+    from every folder.
 
     Raises:
         StorageError: if another run uses it, or if it is edited for too long.
@@ -93,7 +100,7 @@ def in_use(path: str | os.PathLike[str], user: object) -> Iterator[None]:
             f"{file} is being edited by this program: start the run after the block of editing."
         )
     if file.is_dir() or not file.parent.is_dir():  # which is told when the file is read or written
-        yield
+        yield file
         return
     file = file.resolve()
     with ExitStack() as stack:
@@ -104,17 +111,23 @@ def in_use(path: str | os.PathLike[str], user: object) -> Iterator[None]:
             connection = sqlite3.connect(f"{file}.lock", timeout=1.0, isolation_level=None)
             stack.enter_context(closing(connection)).execute("BEGIN EXCLUSIVE")
         except sqlite3.Error as error:
+            spawned = ""
+            if multiprocessing.parent_process() is not None:
+                spawned = (
+                    " This is a worker process, which has imported your program anew: calls of run "
+                    'belong under if __name__ == "__main__".'
+                )
             raise StorageError(
                 f"Another run uses {file}, or it cannot be locked ({error}). Wait for the end of "
                 "that run, or give this one a file of its own; for many processes on one study see "
-                "the guides to Optuna and Ray."
+                f"the guides to Optuna and Ray.{spawned}"
             ) from error
         if file.is_file():  # an edit may have begun before
             with _transaction(file, "write"):
                 pass
         _in_use[file] = user
         try:
-            yield
+            yield file
         finally:
             del _in_use[file]
 
@@ -349,14 +362,21 @@ def _check_schema(db: sqlite3.Connection, file: Path) -> None:
     found = set(db.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
     if odd := (found - _STATISTICS) ^ set(_SCHEMA.items()):
         name = min(str(name) for name, _ in odd)
-        raise StorageError(f"{file} is damaged or foreign: its schema differs in {name!r}.")
+        raise StorageError(
+            f"{file} is damaged or foreign: its schema differs in {name!r}; what you added to it "
+            "has to be dropped."
+        )
 
 
 def _as_path(path: Any) -> Path:
     try:
-        return Path(path)
+        file = Path(path)
+        file.resolve().exists()
     except TypeError:
         raise InputTypeError(f"path must be a str or a Path, got {type(path).__name__}.") from None
+    except (OSError, ValueError, RuntimeError) as error:  # too long, a circle of links, a null byte
+        raise StorageError(f"{path!r} cannot name a file: {truncated(error)}.") from error
+    return file
 
 
 def _existing(path: Any) -> Path:

@@ -34,6 +34,8 @@ from botorch_delay.history.trials import (
 from botorch_delay.optimizers.reading import ReadableRun
 from botorch_delay.optimizers.run import exclusive
 
+MAX_REASON = 10_000  # characters: a file keeps every reason
+
 
 class Optimizer(ReadableRun, ABC):
     """Ask and tell; the base of every optimizer.
@@ -382,7 +384,8 @@ def _said(reason: str | BaseException) -> dict[str, str]:
     if isinstance(reason, BaseException):
         reason = f"{type(reason).__name__}: {reason}"
     validation.instance(reason, str, "reason", "a str or an exception")
-    return {"reason": reason.encode("utf-8", "backslashreplace").decode()} if reason else {}
+    reason = reason[:MAX_REASON].encode("utf-8", "backslashreplace").decode()
+    return {"reason": reason} if reason else {}
 
 
 def _warn_far(what: str, value: float | None, far: str, remedy: str, stacklevel: int) -> None:

@@ -1,0 +1,210 @@
+"""Results as people and spreadsheets write them: numbers, settings, and CSV tables of a study."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from botorch_delay.domains.domain import Domain
+from botorch_delay.domains.parameters import Choice
+from botorch_delay.domains.tables import read_table
+from botorch_delay.domains.values import as_number, text_of, value_of, with_point
+from botorch_delay.exceptions import InputError
+from botorch_delay.history.trials import Attached, Trial, TrialState
+from botorch_delay.optimizers.base import Optimizer
+from botorch_delay.optimizers.reading import TABLE_COLUMNS, table_columns
+
+__all__ = ["import_results", "params_of", "read_number", "write_results"]
+
+MAX_LISTED = 8  # lines with errors in a message
+_FORMULAS = ("=", "+", "-", "@")  # which spreadsheets would compute, also those of strangers
+_WITHOUT_VALUE = ("running", "failed", "abandoned")
+
+
+def read_number(text: str, what: str, *, comma: bool = False) -> float:
+    """The finite number in a text; InputError, with a hint at a decimal comma unless ``comma``."""
+    number = as_number(with_point(text) if comma else text)
+    if number is not None and math.isfinite(number):
+        return number
+    if number is not None:
+        advice = "If the evaluation failed, run fail ID, or correct ID none if it was told a result"
+        must = f"be finite, got {text}. {advice}"
+    elif (point := as_number(with_point(text))) is not None:
+        must = f"have a decimal point and no commas, such as {point:.12g}; got {text}"
+    else:
+        must = f"be a number, got {text!r}"
+    raise InputError(f"{what} must {must}.")
+
+
+def params_of(domain: Domain, settings: Sequence[str]) -> dict[str, Any]:
+    """The parameters in settings of the form NAME=VALUE, each name at most once."""
+    values: dict[str, Any] = {}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        for known in sorted(domain.columns.parameters):  # which may have a = of its own
+            if setting.startswith(f"{known}="):
+                name, text = known, setting.removeprefix(f"{known}=")
+        if not equals or name in values:
+            raise InputError(
+                f"Each of {', '.join(domain.columns.parameters)} needs one NAME=VALUE; got "
+                f"{' '.join(settings)}."
+            )
+        values[name] = _value(domain, name, text)
+    return values
+
+
+def _value(domain: Domain, name: str, text: str, *, comma: bool = False) -> Any:
+    """The value of a parameter from its text, allowed or not."""
+    parameter = domain.columns.parameters.get(name)
+    listed = parameter.values if isinstance(parameter, Choice) else ()
+    value = value_of(text, listed, comma=comma)
+    if isinstance(value, str) and parameter and all(type(v) in (int, float) for v in listed):
+        return read_number(text, name)  # raises, and says what is wrong
+    return value
+
+
+def write_results(optimizer: Optimizer, path: Path) -> int:
+    """Write every trial and attached result to a CSV file, and return their number.
+
+    An existing file is replaced only if it is empty, or has the columns of such a table and no
+    more, and no result that the study does not have.
+    """
+    path = Path(path)
+    if path.suffix.lower() != ".csv":
+        raise InputError(f"The table must be a .csv file, got {path}.")
+    rows = optimizer.table()
+    parameters = table_columns(optimizer.domain).values()
+    columns = ["trial", *parameters, *TABLE_COLUMNS[1:]]
+    header = read_table(path).header if path.exists() else []
+    odd = [f"it has no {name!r}" for name in columns if name not in header]
+    odd += [f"its column {name!r} would be lost" for name in header if name not in columns]
+    if header and odd:
+        raise InputError(
+            f"{path} exists and is not a table of this study's results alone: {odd[0]}; it was "
+            "left as it is. Choose another name."
+        )
+    if header and (lines := _read_results(optimizer, path).lines):
+        raise InputError(
+            f"{path} holds a result that the study does not have, in line {lines[0]}; it was left "
+            "as it is. Import it first, or choose another name."
+        )
+    path = path.resolve()
+    part = path.with_name(f"{path.name}.part")  # or an error would leave half a table
+    try:
+        with part.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, columns)
+            writer.writeheader()
+            for row in rows:
+                cells = {name: text_of(None) for name in parameters if row[name] is None}
+                if row["reason"].startswith(_FORMULAS):
+                    cells["reason"] = f"'{row['reason']}"
+                writer.writerow({name: _cell(value) for name, value in row.items()} | cells)
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise InputError(f"Cannot write {path}: {error.strerror}.") from error
+    return len(rows)
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat(" ", "seconds")
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+def import_results(optimizer: Optimizer, path: Path) -> tuple[int, int, int]:
+    """Take the results in a CSV file, all or none; how many were told, attached, and known.
+
+    Its header must have a column for each parameter and one for the value; others are ignored.
+    Separators are commas, semicolons or tabs; with the latter two, numbers may have decimal commas.
+    A row with the number of a running trial and its settings, as ``write_results`` writes them, is
+    told; others are attached. Trials without a value are skipped, and so are results that the study
+    has already, as often as it has them, or had before they were taken back or corrected.
+    """
+    found = _read_results(optimizer, Path(path))
+    if found.attached:
+        params, values = zip(*found.attached, strict=True)
+        optimizer.attach(list(params), list(values))
+    for number, value in found.told.items():
+        optimizer.tell(number, value)
+    return len(found.told), len(found.attached), found.known
+
+
+class _Results(NamedTuple):
+    """What a table says.
+
+    Attributes:
+        told: values of running trials, by number.
+        attached: parameters and values of other results that the study does not have.
+        known: how many results the study has already.
+        lines: where those are that it does not have.
+    """
+
+    told: dict[int, float]
+    attached: list[tuple[dict[str, Any], float]]
+    known: int
+    lines: list[int]
+
+
+def _read_results(optimizer: Optimizer, path: Path) -> _Results:
+    domain, columns = optimizer.domain, table_columns(optimizer.domain)
+    trials = {str(trial.id): trial for trial in optimizer.trials}
+    has: list[Trial | Attached] = [*trials.values(), *optimizer.attached, *optimizer.detached]
+    there = Counter((*own.x.tolist(), own.value) for own in has)
+    there.update((*t.x.tolist(), said.value) for t in trials.values() for said in t.corrections)
+    told: dict[int, float] = {}
+    new: list[tuple[dict[str, Any], float]] = []
+    known, lines, wrong = 0, [], []
+    rows, comma = _rows(path, [*columns.values(), "value"])
+    for line, cells in rows:
+        if not cells["value"].strip() and cells.get("state", "").strip() in _WITHOUT_VALUE:
+            continue
+        try:
+            params = {n: _value(domain, n, cells[c], comma=comma) for n, c in columns.items()}
+            x = domain.point(params, outside=True)
+            domain.check_logarithms(x.unsqueeze(0), "settings")
+            value = read_number(cells["value"], "value", comma=comma)
+        except InputError as error:
+            wrong.append(f"line {line}: {error}")
+            continue
+        trial = trials.get(cells.get("trial", "").strip())
+        if trial and domain.words(trial.x) == domain.words(x):
+            x = trial.x  # which a spreadsheet may have rounded
+            ours = cells.get("state", "").strip() == TrialState.RUNNING.value
+            if ours and trial.state is TrialState.RUNNING and trial.id not in told:
+                told[trial.id] = value
+                lines.append(line)
+                continue
+        there[key := (*x.tolist(), value)] -= 1
+        if there[key] < 0:
+            new.append((params, value))
+            lines.append(line)
+        else:
+            known += 1
+    if wrong:
+        more = f" and {len(wrong) - MAX_LISTED} more" if len(wrong) > MAX_LISTED else ""
+        raise InputError(f"{path}, nothing was taken. {' '.join(wrong[:MAX_LISTED])}{more}")
+    return _Results(told, new, known, lines)
+
+
+def _rows(path: Path, needed: Sequence[str]) -> tuple[list[tuple[int, dict[str, str]]], bool]:
+    """Line numbers and cells by column of a CSV file; whether numbers may have decimal commas."""
+    header, rows, comma = read_table(path)
+    for name in needed:
+        if header.count(name) != 1:
+            raise InputError(
+                f"{path} must begin with a line of column names, among them once {name!r}; got "
+                f"{', '.join(header) or 'nothing'}."
+            )
+    for line, cells in rows:
+        if len(cells) > len(header):
+            raise InputError(
+                f"{path}, line {line}: expected {len(header)} cells, got {len(cells)}."
+            )
+    return [(line, dict(zip_longest(header, cells, fillvalue=""))) for line, cells in rows], comma
