@@ -142,6 +142,12 @@ class BoxActiveSet(ActiveSet):
         return self.pool.volume
 
     @property
+    def rough_size(self) -> float:
+        unit = SobolEngine(self.domain.dim, scramble=True, seed=self._seed).draw(POOL)
+        inside = self._holds(self.domain.from_unit(sent(unit, self.domain.like)))
+        return max(int(inside.sum()), 1) / POOL
+
+    @property
     def is_empty(self) -> bool:
         """Whether nothing of its pool is left: only where all columns have lists of values."""
         return not bool(self._holds(self.pool.points).any())

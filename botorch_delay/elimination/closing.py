@@ -19,11 +19,14 @@ def close_round(
     active: ActiveSet,
     infeasible: Sequence[int],
     bounds: RoundBounds,
+    *,
+    last: bool = False,
 ) -> tuple[RoundRecord, ActiveSet]:
     """The record of a round, and the active set that it leaves; nothing is changed.
 
     A point stays if its upper bound is no smaller than the largest lower bound (Algorithm 1).
-    Points with the keys ``infeasible`` are out and their bounds do not count.
+    Points with the keys ``infeasible`` are out and their bounds do not count. After the ``last``
+    round of a learned kernel nobody searches what is left, and its size is a rough one.
     :class:`NumericsError` if a bound is not finite.
     """
     surrogate = current.surrogate.standardized(answers.fixed.y)
@@ -48,7 +51,7 @@ def close_round(
         length=current.asks,
         observed=len(answers.trial_ids),
         active_before=active.size,
-        active_after=stay.size,
+        active_after=stay.rough_size if last and surrogate.learned else stay.size,
         trial_ids=answers.trial_ids,
         multiplier=multiplier,
         delta=bounds.delta if bounds.valid else None,

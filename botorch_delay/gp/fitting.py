@@ -186,7 +186,9 @@ class _Search:
         starts = [np.log(scales)]
         if known is None:
             starts = [np.append(starts[0], np.log(max(noise, least))) for noise in noises]
-        objective = Objective(self.X[rows].numpy(), y[rows].numpy(), known, *self.priors)
+        options = [len(values) for _, values in self.domain.encoding.categories]
+        parts = self.X[rows].numpy(), y[rows].numpy(), known, *self.priors, options
+        objective = Objective(*parts)
         return fit(objective, starts, least, steps)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from scipy.optimize import minimize
+from torch import Tensor
 
 from botorch_delay.domains.devices import one_blas_thread
 
@@ -62,7 +63,9 @@ class Objective:
 
     Points are ``n x d``, values and known noise variances ``n``; if these are None one is learned
     for all, with the prior ``noise``. The constant ``mean`` is the best one given the others, at
-    the last point of evaluation, as :meth:`left_out` is.
+    the last point of evaluation, as :meth:`left_out` is. The last columns are those of categories,
+    one for each option, of which a row has a 1 in one, or in none if its value is not an option;
+    ``options`` counts those of each category.
     """
 
     def __init__(
@@ -72,6 +75,7 @@ class Objective:
         known: np.ndarray | None,
         lengthscale: LogNormal,
         noise: LogNormal,
+        options: Sequence[int] = (),
     ) -> None:
         self._priors, self.mean = (lengthscale, noise), 0.0
         self.count, self.columns = X.shape
@@ -79,13 +83,29 @@ class Objective:
         points, values = torch.from_numpy(X), torch.from_numpy(y)
         self._known = None if known is None else torch.from_numpy(known)
         self._sides = torch.stack([values, torch.ones_like(values)], dim=1)
-        self._squares = (points.mT[:, :, None] - points.mT[:, None, :]).square().flatten(1)
+        plain = self.columns - sum(options)
+        numbers = points[:, :plain].mT
+        self._squares = (numbers[:, :, None] - numbers[:, None, :]).square().flatten(1)
+        # Of each category: its columns, the option of each row and whether it has one, and which
+        # rows differ. The squares of all its columns would take as many times as long.
+        self._categories: list[tuple[slice, Tensor, Tensor, Tensor]] = []
+        for count in options:
+            columns = slice(plain, plain := plain + count)
+            has, option = points[:, columns].max(dim=1)
+            named = torch.where(has > 0.0, option, -1)
+            differs = (named[:, None] != named).to(points)
+            self._categories.append((columns, option, has, differs))
 
     def __call__(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
         """The loss and its slope; infinite if the covariance has no Cholesky factor."""
         d, count = self.columns, len(self._sides)
         scale = np.exp(-2.0 * theta[:d])
-        distance = (torch.from_numpy(5.0 * scale) @ self._squares).sqrt_().view(count, count)
+        scales = torch.from_numpy(5.0 * scale)
+        distance = (scales[: len(self._squares)] @ self._squares).view(count, count)
+        for columns, option, has, differs in self._categories:
+            own = has * scales[columns][option]
+            distance.addcmul_(differs, own[:, None] + own)
+        distance.sqrt_()
         decay = (-distance).exp_()
         matrix = (1.0 + distance + distance.square() / 3.0).mul_(decay)
         matrix.diagonal().add_(np.exp(theta[-1]) if self._known is None else self._known)
@@ -103,7 +123,11 @@ class Objective:
         trace = float(outer.diagonal().sum())
         pull = outer.mul_(distance.add_(1.0)).mul_(decay).mT  # symmetric: as it lies in memory
         slope = np.empty_like(theta)
-        slope[:d] = 5.0 / 3.0 * scale * (self._squares @ pull.reshape(-1)).numpy()
+        slope[: len(self._squares)] = (self._squares @ pull.reshape(-1)).numpy()
+        for columns, option, has, differs in self._categories:
+            rows = 2.0 * has * (pull * differs).sum(dim=1)
+            slope[columns] = np.bincount(option, rows, columns.stop - columns.start)
+        slope[:d] *= 5.0 / 3.0 * scale
         if self._known is None:
             slope[d] = np.exp(theta[d]) * trace
         for prior, part in zip(self._priors, (slice(0, d), slice(d, None)), strict=True):

@@ -181,7 +181,8 @@ class RoundSequence(TrialObserver):
         if last and claimed and not self._ends_as_planned(current):
             answers = replace(answers, trial_ids=(), fixed=self._config.answers(()))
         infeasible, bounds = self._feasibility.infeasible(), self.bounds(current.number)
-        record, self._judged = close_round(current, answers, self.active, infeasible, bounds)
+        parts = current, answers, self.active, infeasible, bounds
+        record, self._judged = close_round(*parts, last=last)
         logger.info(
             "round %d closed after %d asks: %d answers used, %.6g active before, %.6g after",
             record.number,

@@ -86,3 +86,18 @@ def test_a_prior_around_a_mode_has_it():
     np.testing.assert_allclose(prior.mode, [0.3, 2.0])
     _, slope = prior.loss(np.log([0.3, 2.0]))
     np.testing.assert_allclose(slope, 0.0, atol=1e-12)
+
+
+def test_options_of_categories_are_as_the_columns_that_they_stand_for():
+    numbers = rng.random((12, 1))
+    options = [rng.integers(0, count, 12) for count in (3, 4)]
+    encoded = np.hstack([numbers, np.eye(3)[options[0]], np.eye(4)[options[1]]])
+    encoded[5, 1:4] = 0.0  # a value that is not an option
+    priors = LogNormal(np.full(8, 1.8), 1.7), NOISE
+    theta = rng.normal(size=9)
+    plain, quick = (Objective(encoded, Y, None, *priors, counts) for counts in ((), (3, 4)))
+    (loss, slope), (expected, expected_slope) = quick(theta), plain(theta)
+    assert loss == pytest.approx(expected, rel=1e-12)
+    np.testing.assert_allclose(slope, expected_slope, rtol=1e-10)
+    assert quick.mean == pytest.approx(plain.mean, rel=1e-10)
+    np.testing.assert_allclose(quick.left_out(), plain.left_out(), rtol=1e-10)
