@@ -31,7 +31,8 @@ MEASURES = {
     "regret of the recommended point": "recommended_regret",
     "regret of the best point evaluated": "best_regret",
 }
-SMALLEST = 1e-6  # smallest mean regret in a ratio, as a share of the largest one in the cell
+SMALLEST = 1e-3  # a cell counts as a ratio of at least this, and at most its reciprocal
+ENOUGH_SEEDS = 5  # to decide a cell
 
 Array = NDArray[np.float64]
 
@@ -156,7 +157,9 @@ class Estimate:
 
     @property
     def below(self) -> bool | None:
-        """Whether it is below 0; None if undecided."""
+        """Whether it is below 0; None if undecided, as with few seeds."""
+        if self.seeds < ENOUGH_SEEDS:
+            return None
         return True if self.high < 0.0 else False if self.low > 0.0 else None
 
 
@@ -192,8 +195,10 @@ def comparison(runs: pd.DataFrame) -> list[str]:
     """A table of the reference against each method, by kind of problem.
 
     It has the number of cells with less regret, more, or neither decided, and the geometric mean
-    over cells of the ratio of its regret to the other's.
+    over cells of the ratio of its regret to the other's, with the median cell.
     """
+    if REFERENCE not in set(runs["method"]):
+        return [f"No run of {REFERENCE} is here, to which the others could be compared."]
     rows = []
     for kind, here in runs.groupby(runs["problem"].map(_kind_of), sort=False):
         finals = [final_regrets(here, measure).values() for measure in MEASURES]
@@ -217,17 +222,24 @@ def _kind_of(problem: str) -> str:
 
 
 def _ratio(cells: Sequence[pd.DataFrame], method: str) -> str:
-    """The geometric mean over cells of ratios of means, with a bootstrap interval over seeds."""
-    rng, logs = np.random.default_rng(0), np.zeros(1 + RESAMPLES)
+    """The geometric mean over cells of ratios of means, and the median cell.
+
+    The interval of the mean is a bootstrap over seeds, which all cells share: resampled together.
+    """
+    logs, fewest = [], 2
     for final in cells:
-        least = max(SMALLEST * float(final.mean().max()), np.finfo(float).tiny)
         ours, theirs = paired(final, REFERENCE, method)
-        n = len(ours)
-        rows = np.vstack([np.arange(n), rng.integers(n, size=(RESAMPLES, n))])
-        means = (np.maximum(values[rows].mean(axis=1), least) for values in (ours, theirs))
-        logs += np.subtract(*map(np.log, means)) / len(cells)
-    mean, low, high = (number(float(np.exp(end))) for end in (logs[0], *_ends(logs[1:])))
-    return f"{mean} [{low}, {high}]"
+        n, fewest = len(ours), min(fewest, len(ours))
+        drawn = np.random.default_rng(0).integers(n, size=(RESAMPLES, n))  # the same for the same n
+        rows = np.vstack([np.arange(n), drawn])
+        means = np.stack([values[rows].mean(axis=1) for values in (ours, theirs)])
+        least = np.maximum(SMALLEST * means.max(axis=0), np.finfo(float).tiny)
+        logs.append(np.subtract(*np.log(np.maximum(means, least))))
+    mean = np.mean(logs, axis=0)
+    median = number(float(np.exp(np.median([log[0] for log in logs]))))
+    center, low, high = (number(float(np.exp(end))) for end in (mean[0], *_ends(mean[1:])))
+    interval = f" [{low}, {high}]" if fewest > 1 else ""
+    return f"{center}{interval}, median {median}"
 
 
 def markdown_table(header: Iterable[object], rows: Iterable[Iterable[object]]) -> list[str]:
@@ -260,23 +272,24 @@ def _report(results: Results, suite: Suite, missing: int, lacking: Sequence[str]
         *(f"* {line}" for line in results.made),
         *(f"* {words}" for words in lacking),
         "",
-        "Within a seed every method sees the same noise and delays. Brackets hold the "
-        f"{LEVEL:.0%} bootstrap interval of the paired difference to `{REFERENCE}`: **below 0 the "
-        f"method has less regret than `{REFERENCE}`, above 0 more**. With three seeds or so such "
-        "intervals are too narrow; n is stated where some seeds are missing. Cumulative regret is "
-        "charged when a point is asked. A point is recommended by the posterior mean of all "
-        "answers, as `botorch` does by its own model; other libraries recommend the best noisy "
-        "answer, and with `-by-model` the posterior mean chooses from the same asks. An oracle is "
-        "told every answer at once.",
+        "Within a seed every method sees the same random numbers for noise and delays. Brackets "
+        f"hold the {LEVEL:.0%} bootstrap interval of the paired difference to `{REFERENCE}`: "
+        f"**below 0 the method has less regret than `{REFERENCE}`, above 0 more**. With three "
+        "seeds or so such intervals are too narrow; n is stated where some seeds are missing. "
+        "Cumulative regret is charged when a point is asked. Methods of this library recommend as "
+        "`recommend()` does: on boxes with noise mostly a point that was not tried. `botorch` "
+        "recommends the asked point with the best mean of its own model, other libraries the best "
+        "noisy answer, and with `-by-model` what this library's model recommends from the same "
+        "asks. An oracle is told every answer at once.",
         "",
         f"## {REFERENCE} against the others",
         "",
         f"The number of cells (problem and delay) in which `{REFERENCE}` has less regret, more, or "
-        "neither is decided (open), and the geometric mean over cells of the ratio of its mean "
-        f"regret to the other's on common seeds, with a {LEVEL:.0%} bootstrap interval over seeds: "
-        "**below 1 it has less regret**. A mean below a millionth of the cell's "
-        "largest counts as that much. `-exact` boxes have no noise, `-box` ones noise of 5 % of "
-        "the spread of the values.",
+        f"neither is decided (open, as with fewer than {ENOUGH_SEEDS} seeds), and the geometric "
+        "mean over cells of the ratio of its mean regret to the other's on common seeds, with a "
+        f"{LEVEL:.0%} bootstrap interval over seeds, and the median cell: **below 1 it has less "
+        f"regret**. A cell counts as a ratio of at least {SMALLEST:g}. `-exact` boxes have no "
+        "noise, `-box` ones noise of 5 % of the spread of the values.",
         "",
         *comparison(runs),
         "",

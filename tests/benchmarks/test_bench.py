@@ -351,10 +351,10 @@ def test_bootstrap_intervals():
         covered += found.low <= 1.0 <= found.high
     assert covered / 150 == pytest.approx(0.9, abs=0.06)
     assert bootstrap(np.array([1.0, 1.0])).low == 1.0
-    assert bootstrap(np.array([-2.0, -1.0])).below is True
-    assert bootstrap(np.array([2.0, 1.0])).below is False
-    assert bootstrap(np.array([-2.0, 1.0])).below is None
-    assert bootstrap(np.array([-2.0])).below is None
+    assert bootstrap(np.array([-2.0, -1.0] * 3)).below is True
+    assert bootstrap(np.array([2.0, 1.0] * 3)).below is False
+    assert bootstrap(np.array([-2.0, 1.0] * 3)).below is None
+    assert bootstrap(np.array([-2.0, -1.0])).below is None  # two seeds decide nothing
 
 
 def runs_of(regrets):
@@ -375,20 +375,31 @@ def runs_of(regrets):
 
 def test_less_more_and_open_are_counted_and_ratios_are_geometric_means():
     ours, theirs = "bpe-delay", "random"
-    regrets = {("a-box", ours): [1.0, 1.0], ("a-box", theirs): [2.0, 2.0]}
-    regrets |= {("b-box", ours): [9.0, 7.0], ("b-box", theirs): [1.0, 1.0, 5.0]}
-    regrets |= {("c-box", ours): [1.0, 1.0], ("c-box", theirs): [0.5, 2.0]}
+    regrets = {("a-box", ours): [1.0] * 6, ("a-box", theirs): [2.0] * 6}
+    regrets |= {("b-box", ours): [9.0, 7.0] * 3, ("b-box", theirs): [1.0] * 6 + [5.0]}
+    regrets |= {("c-box", ours): [1.0] * 6, ("c-box", theirs): [0.5, 2.0] * 3}
     regrets |= {("c-exact", ours): [0.0], ("c-exact", theirs): [0.0], ("d-exact", ours): [1.0]}
     rows = comparison(runs_of(regrets).assign(recommended_regret=3.0))[2:]
     middle, low, high = (number((4.0 * end) ** (1 / 3)) for end in (1 / 1.25, 7 / 16, 9 / 4))
-    equal = "{} | 1.00 [1.00, 1.00] | {} | 1.00 [1.00, 1.00] |"
+    equal = "{} | 1.00 [1.00, 1.00], median 1.00 | {} | 1.00 [1.00, 1.00], median 1.00 |"
     box, exact = (equal.format(count, count) for count in ("0 / 0 / 3", "0 / 0 / 1"))
     assert rows[0].startswith(f"| box | random | 1 / 1 / 1 | {middle} [")
-    assert rows[0].endswith(f"] | {box}")
+    assert rows[0].endswith(f"], median 0.800 | {box}")
     ends = rows[0].partition("[")[2].partition("]")[0].split(", ")
     assert float(low) <= float(ends[0]) < float(middle) < float(ends[1]) <= float(high)
-    assert rows[1] == f"| exact | random | 0 / 0 / 1 | 1.00 [1.00, 1.00] | {exact}"
+    exact = exact.replace(" [1.00, 1.00]", "")  # a single seed has no interval
+    assert rows[1] == f"| exact | random | 0 / 0 / 1 | 1.00, median 1.00 | {exact}"
     assert len(comparison(runs_of({("a", ours): [1.0]}))) == 2  # the header alone
+    assert "No run of bpe-delay" in comparison(runs_of({("a", theirs): [1.0]}))[0]
+
+
+def test_a_ratio_does_not_depend_on_methods_beside_and_few_cells_do_not_decide_it():
+    ours, theirs = "bpe-delay", "random"
+    regrets = {("a-box", ours): [1e-9] * 2, ("a-box", theirs): [1.0] * 2}
+    (row,) = comparison(runs_of(regrets).assign(recommended_regret=3.0))[2:]
+    assert "| 0.00100 [0.00100, 0.00100], median 0.00100 |" in row
+    beside = regrets | {("a-box", "tpe"): [1e9] * 2}
+    assert row in comparison(runs_of(beside).assign(recommended_regret=3.0))
 
 
 def test_a_method_is_compared_on_common_seeds():
