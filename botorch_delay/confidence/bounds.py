@@ -207,8 +207,8 @@ class Confidence(ABC):
 class FixedBeta(Confidence):
     """Bounds ``mu +- sqrt(beta) * sigma``, as in the paper's experiments: a heuristic.
 
-    With beta = 6 some bound fails in about half of all runs. Beta is BoTorch's, the square of the
-    factor on sigma; above 0.
+    With beta = 6 some bound fails in most runs (benchmarks/REPORT.md, "Claims").
+    Beta is BoTorch's, the square of the factor on sigma; above 0.
     """
 
     beta: float
@@ -221,7 +221,7 @@ class FixedBeta(Confidence):
     def missing(self) -> tuple[str, ...]:
         return (
             f"{self!r} is a heuristic multiplier (with the paper's beta = 6 some bound fails in "
-            "about half of all runs); use RKHSConfidence(norm_bound, noise_std).",
+            "most runs); use RKHSConfidence(norm_bound, noise_std).",
         )
 
     def fixed_design(self, evidence: Evidence) -> HalfWidth:
