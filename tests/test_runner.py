@@ -1,4 +1,5 @@
 import contextlib
+import io
 import itertools
 import logging
 import multiprocessing
@@ -1107,3 +1108,66 @@ def test_a_file_in_use_by_a_run_is_not_edited(tmp_path, threads):
     with bd.editing(path) as opened:  # after the run anyone may
         opened.notes["from"] = "elsewhere"
     assert bd.load(path).notes == {"from": "elsewhere"}
+
+
+def test_a_store_stays_where_it_was_when_the_folder_changes(threads, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+
+    def move(optimizer, trial):
+        os.chdir(tmp_path / "elsewhere")
+
+    opt = make()
+    run(opt, objectives.quadratic, threads, 6, 2, "study.db", on_result=move, progress=False)
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+    assert [trial.value for trial in bd.load(tmp_path / "study.db").trials] == [
+        trial.value for trial in opt.trials
+    ]
+
+
+class Unread(io.StringIO):
+    """A stream whose reader is gone."""
+
+    def write(self, text):
+        raise BrokenPipeError(32, "Broken pipe")
+
+
+@pytest.mark.parametrize("stream", [None, Unread()])
+def test_a_progress_bar_that_nobody_reads_ends_nothing(threads, monkeypatch, stream):
+    monkeypatch.setattr(sys, "stderr", stream)
+    opt = make()
+    assert len(run(opt, objectives.quadratic, threads, 6, 2).evaluations) == 6
+
+
+def test_a_value_that_is_warned_of_counts_where_warnings_are_errors(threads, caplog):
+    opt = make()
+
+    def objective(x):
+        return 1e9 if len(opt.trials) == 12 else objectives.quadratic(x)
+
+    run(opt, objective, threads, 14, 1, progress=False)  # pytest makes errors of warnings
+    assert states(opt) == [TrialState.COMPLETED] * 14
+    assert "lies far from all" in caplog.text
+
+
+def test_a_run_waits_for_another_program_that_locks_its_file(
+    threads, tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.05)
+    path, opened, waits = tmp_path / "study.db", [], sqlite.is_locked
+
+    def lock(optimizer, trial):
+        if not opened:
+            opened.append(sqlite3.connect(path, isolation_level=None))
+            opened[0].execute("BEGIN IMMEDIATE")
+
+    def unlock(error):
+        opened[0].rollback()
+        return waits(error)
+
+    monkeypatch.setattr(sqlite, "is_locked", unlock)
+    opt = make()
+    run(opt, objectives.quadratic, threads, 6, 1, path, on_result=lock, progress=False)
+    opened[0].close()
+    assert "the run waits: Cannot write" in caplog.text
+    assert [trial.value for trial in bd.load(path).trials] == [trial.value for trial in opt.trials]

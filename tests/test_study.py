@@ -914,3 +914,59 @@ def test_no_table_of_somebody_else_is_replaced(tmp_path):
     other.write_text("dose,c,value\n0.5,d,1_5\n")
     with pytest.raises(InputError, match="value must be a number, got '1_5'"):
         import_results(fresh, other)
+
+
+def test_a_table_with_results_that_the_study_does_not_have_is_not_replaced(tmp_path):
+    opt = bd.RandomOptimizer(bd.Space(dose=bd.Float(0, 1)))
+    opt.ask(2)
+    path = tmp_path / "results.csv"
+    write_results(opt, path)
+    header, first, second = path.read_text().splitlines()
+    place = header.split(",").index("value")
+    cells = first.split(",")
+    cells[place] = "0.77"
+    filled = "\n".join([header, ",".join(cells), second])
+    path.write_text(filled)
+    with pytest.raises(InputError, match="does not have, in line 2; it was left"):
+        write_results(opt, path)
+    assert path.read_text() == filled
+    assert import_results(opt, path) == (1, 0, 0)
+    assert write_results(opt, path) == 2
+    assert "0.77" in path.read_text()
+
+
+def test_an_export_that_fails_leaves_the_table_as_it_was(tmp_path, monkeypatch):
+    opt = bd.RandomOptimizer(bd.Space(dose=bd.Float(0, 1)))
+    opt.tell(opt.ask(), 1.0)
+    path = tmp_path / "results.csv"
+    write_results(opt, path)
+    before = path.read_text()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(csv.DictWriter, "writeheader", full)
+    with pytest.raises(InputError, match="No space left on device"):
+        write_results(opt, path)
+    assert path.read_text() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_words_of_others_steer_neither_terminals_nor_spreadsheets(study):
+    study("ask", "study.db", "-n", 2)
+    study("fail", "study.db", 0, "--reason", "=cmd|' /C calc'!A0")
+    study("fail", "study.db", 1, "--reason", "\x1b]0;title\x07 gone")
+    study("note", "study.db", "half a character: \udc80")
+    code, out, _ = study("show", "study.db")
+    assert code == 0
+    assert "(?]0;title? gone)" in out
+    assert "half a character: \\udc80" in out
+    study("export", "study.db", "results.csv")
+    with open("results.csv", newline="") as file:
+        assert next(csv.DictReader(file))["reason"] == "'=cmd|' /C calc'!A0"
+
+
+def test_reasons_are_kept_in_part_if_they_are_as_long_as_books():
+    opt = bd.RandomOptimizer(bd.Space(dose=bd.Float(0, 1)))
+    opt.mark_failed(opt.ask(), RuntimeError("x" * 10**6))
+    assert len(opt.trials[0].reason) == 10_000

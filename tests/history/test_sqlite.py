@@ -831,6 +831,15 @@ def test_a_locked_file_says_so(stored, monkeypatch):
     same(opt, bd.load(stored))
 
 
+@pytest.mark.parametrize("path", ["circle/study.db", "nul\0.db", 300 * "long"])
+def test_a_path_that_names_no_file_is_one_error(tmp_path, path):
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    opt = bd.RandomOptimizer(bd.Space(a=bd.Float(0, 1)))
+    for call in (opt.save, bd.load):
+        with pytest.raises(StorageError, match=r"cannot name a file|does not exist|no such file"):
+            call(tmp_path / path)
+
+
 def test_saving_from_another_thread(stored):
     opt = bd.load(stored)
     opt.ask()
