@@ -167,7 +167,8 @@ class ReadableRun(Run, ABC):
                 safer = self._safer(candidates, safest, half, judged)
         x, index = candidates[at].clone(), None if rows is None else rows[at]
         x = x if safer is None else safer
-        found = self._predicted(x.unsqueeze(0), data, judged)
+        searched = 0 if safer is None else self._domain.dim
+        found = self._predicted(x.unsqueeze(0), data, judged, searched)
         ends = found.mean, found.lower, found.upper, found.noise_std
         mean, lower, upper, noise_std = map(float, ends)
         # Settings that are equal to the user may differ in columns that are rounded for them.
@@ -397,7 +398,9 @@ class ReadableRun(Run, ABC):
         generator = generator_for(self._config.seed, self._ledger.answer_count)
         return judged.safest_nearby(answered, lower, half, self._domain, generator, fails)
 
-    def _predicted(self, X: Tensor, answers: Answers, judged: Judgement) -> Prediction:
+    def _predicted(
+        self, X: Tensor, answers: Answers, judged: Judgement, searched: int = 0
+    ) -> Prediction:
         surrogate, learned = judged.surrogate, self._config.covar_module
         deviation = None
         few = surrogate.scaled and len(answers) <= MANY_ANSWERS  # to many it makes no difference
@@ -408,7 +411,7 @@ class ReadableRun(Run, ABC):
                 warm_start=learned.warm_start,
                 exact=self._config.exact,
             )
-        found = judged.predict(X, self._config.sign, deviation)
+        found = judged.predict(X, self._config.sign, deviation, searched)
         if self._config.exact:  # a jitter stands for the noise
             found = replace(found, noise_std=torch.zeros_like(found.noise_std))
         unchecked = surrogate.is_exact and surrogate.scaled and not self._config.exact

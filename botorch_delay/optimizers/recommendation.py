@@ -111,11 +111,20 @@ class Judgement:
             found = replace(found, variance=deviation(X, found).square())
         return found, self.width.at(found)
 
-    def predict(self, X: Tensor, sign: float, deviation: Deviation | None = None) -> Prediction:
-        """The prediction at points, ``n x d``; see :meth:`intervals`."""
+    def predict(
+        self, X: Tensor, sign: float, deviation: Deviation | None = None, searched: int = 0
+    ) -> Prediction:
+        """The prediction at points, ``n x d``; see :meth:`intervals`.
+
+        Points that were searched for by their intervals, in a number of columns, have wider ones:
+        as many more squared deviations, as Scheffe's intervals for all directions at once have.
+        """
         surrogate = self.surrogate
         posterior, half = self.intervals(X, deviation)
         interval = self.width.words if deviation is None else f"{self.width.words}; {COUNTED}"
+        if searched:
+            half = (half.square() + searched * posterior.variance).sqrt()
+            interval = f"{interval}; wider, as the point was searched for in {searched} columns"
         if surrogate.learned and not self.confidence.missing:
             interval = f"under the learned kernel, a heuristic: {interval}"
         middle, noise = posterior.mean, surrogate.noise_std

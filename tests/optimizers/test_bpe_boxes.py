@@ -406,3 +406,19 @@ def test_values_beyond_single_precision_are_judged_too(size):
         opt.tell(trial, size * math.sin(3.0 * trial.x.item()))
     assert opt.rounds
     assert math.isfinite(opt.recommend().mean)
+
+
+def test_the_last_answer_does_not_wait_for_a_sample_of_what_is_left(tmp_path):
+    """Of a learned kernel, whose set nobody searches any more, in a dozen columns for seconds."""
+    opt = bd.BPEDelayOptimizer(bd.BoxDomain(torch.stack([torch.zeros(4), torch.ones(4)])), 24)
+    play(opt, 24, lambda x: -float((x - 0.3).square().sum()))
+    (record,) = opt.rounds
+    assert opt.active_set._pool is None
+    volume, error = opt.active_set.volume()
+    assert record.active_after == pytest.approx(max(volume, 1 / 4096), rel=0.5, abs=4 * error)
+    opt.save(tmp_path / "study.db")
+    again = bd.load(tmp_path / "study.db")
+    assert again.rounds == opt.rounds
+    for run in (opt, again):
+        run.extend(30)
+    assert torch.equal(opt.ask().x, again.ask().x)

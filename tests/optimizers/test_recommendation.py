@@ -150,11 +150,12 @@ def test_given_noise_is_told_as_it_was_given():
     assert opt.recommend().noise_std == opt.predict(POINTS).noise_std.max() == 0.0
 
 
-def noisy_bowl(maximize=True, top=(0.37, 0.61), **options):
+def noisy_bowl(maximize=True, top=(0.37, 0.61), covar_module=None, **options):
     """Noisy answers of a bowl on the unit square, none of them at its top."""
     sign = 1.0 if maximize else -1.0
     box = bd.BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double), **options)
-    opt = bd.BPEDelayOptimizer(box, 40, maximize=maximize, seed=0)
+    learned = {"covar_module": covar_module, "maximize": maximize}
+    opt = bd.BPEDelayOptimizer(box, 40, seed=0, **learned)
     X = torch.rand(40, 2, dtype=torch.double, generator=torch.Generator().manual_seed(5))
     X = X[box.holds(X)]
     X = torch.cat([X, X[:3]])  # repeats show that there is noise
@@ -187,6 +188,21 @@ def test_with_noise_a_point_between_answers_may_be_safer_than_all_of_them(maximi
     again = opt.recommend()
     assert again.x.equal(best.x)
     assert again.lower == best.lower
+
+
+def test_a_point_that_was_searched_for_has_a_wider_interval_than_a_prediction_there():
+    for warp in ("half-rank", "none"):
+        opt, _ = noisy_bowl(covar_module=bd.Learned(warp=warp))
+        best = opt.recommend()
+        found = opt.predict(best.x.unsqueeze(0))
+        assert best.count == 0
+        assert best.lower < float(found.lower) < best.mean < float(found.upper) < best.upper
+        assert (
+            best.interval == f"{found.interval}; wider, as the point was searched for in 2 columns"
+        )
+    width = float(found.upper - found.lower)  # of values as they are, which are not warped
+    assert best.upper - best.lower == pytest.approx((8 / 6) ** 0.5 * width)
+    assert "wider" not in opt.recommend(tried=True).interval
 
 
 def test_a_point_that_was_never_tried_satisfies_the_constraints(monkeypatch):
