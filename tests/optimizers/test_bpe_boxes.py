@@ -19,6 +19,7 @@ from botorch_delay.exceptions import (
     StorageError,
 )
 
+ONES = torch.ones(4, dtype=torch.double)
 UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
 FIXED = {"covar_module": se(0.3), "noise_var": 1e-2}
 
@@ -410,7 +411,7 @@ def test_values_beyond_single_precision_are_judged_too(size):
 
 def test_the_last_answer_does_not_wait_for_a_sample_of_what_is_left(tmp_path):
     """Of a learned kernel, whose set nobody searches any more, in a dozen columns for seconds."""
-    opt = bd.BPEDelayOptimizer(bd.BoxDomain(torch.stack([torch.zeros(4), torch.ones(4)])), 24)
+    opt = bd.BPEDelayOptimizer(bd.BoxDomain(torch.stack([0 * ONES, ONES])), 24)
     play(opt, 24, lambda x: -float((x - 0.3).square().sum()))
     (record,) = opt.rounds
     assert opt.active_set._pool is None
