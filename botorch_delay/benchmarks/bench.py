@@ -157,9 +157,7 @@ class Estimate:
 
     @property
     def below(self) -> bool | None:
-        """Whether it is below 0; None if undecided, as with few seeds."""
-        if self.seeds < ENOUGH_SEEDS:
-            return None
+        """Whether it is below 0; None if undecided."""
         return True if self.high < 0.0 else False if self.low > 0.0 else None
 
 
@@ -206,7 +204,9 @@ def comparison(runs: pd.DataFrame) -> list[str]:
             row: list[str] = []
             for cells in finals:
                 pairs = [(cell, found) for cell in cells if (found := compare(cell, method))]
-                below = Counter(found.below for _, found in pairs)  # ours has more
+                below = Counter(  # ours has more
+                    found.below if found.seeds >= ENOUGH_SEEDS else None for _, found in pairs
+                )
                 counts = " / ".join(str(below[word]) for word in (False, True, None))
                 row += [counts, _ratio([cell for cell, _ in pairs], method)] if pairs else ["", ""]
             if any(row):

@@ -351,10 +351,10 @@ def test_bootstrap_intervals():
         covered += found.low <= 1.0 <= found.high
     assert covered / 150 == pytest.approx(0.9, abs=0.06)
     assert bootstrap(np.array([1.0, 1.0])).low == 1.0
-    assert bootstrap(np.array([-2.0, -1.0] * 3)).below is True
-    assert bootstrap(np.array([2.0, 1.0] * 3)).below is False
-    assert bootstrap(np.array([-2.0, 1.0] * 3)).below is None
-    assert bootstrap(np.array([-2.0, -1.0])).below is None  # two seeds decide nothing
+    assert bootstrap(np.array([-2.0, -1.0])).below is True
+    assert bootstrap(np.array([2.0, 1.0])).below is False
+    assert bootstrap(np.array([-2.0, 1.0])).below is None
+    assert bootstrap(np.array([-2.0])).below is None
 
 
 def runs_of(regrets):
@@ -397,6 +397,7 @@ def test_a_ratio_does_not_depend_on_methods_beside_and_few_cells_do_not_decide_i
     ours, theirs = "bpe-delay", "random"
     regrets = {("a-box", ours): [1e-9] * 2, ("a-box", theirs): [1.0] * 2}
     (row,) = comparison(runs_of(regrets).assign(recommended_regret=3.0))[2:]
+    assert row.startswith("| box | random | 0 / 0 / 1 |")  # two seeds decide nothing
     assert "| 0.00100 [0.00100, 0.00100], median 0.00100 |" in row
     beside = regrets | {("a-box", "tpe"): [1e9] * 2}
     assert row in comparison(runs_of(beside).assign(recommended_regret=3.0))
