@@ -60,7 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a terminal may have no degree sign
+        # A terminal may have no degree sign; file names of bytes are printed as they are.
+        if isinstance(stream, io.TextIOWrapper) and stream.errors != "surrogateescape":
             stream.reconfigure(errors="backslashreplace")
     shown = warnings.showwarning
     study = shlex.quote(str(getattr(arguments, "study", "STUDY")))

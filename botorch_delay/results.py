@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import csv
 import math
+import shutil
+import uuid
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from itertools import zip_longest
 from pathlib import Path
@@ -95,7 +98,7 @@ def write_results(optimizer: Optimizer, path: Path) -> int:
             "as it is. Import it first, or choose another name."
         )
     path = path.resolve()
-    part = path.with_name(f"{path.name}.part")  # or an error would leave half a table
+    part = path.with_name(f".{uuid.uuid4().hex}.part")  # or an error would leave half a table
     try:
         with part.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, columns)
@@ -105,9 +108,12 @@ def write_results(optimizer: Optimizer, path: Path) -> int:
                 if row["reason"].startswith(_FORMULAS):
                     cells["reason"] = f"'{row['reason']}"
                 writer.writerow({name: _cell(value) for name, value in row.items()} | cells)
+        if path.exists():
+            shutil.copymode(path, part)
         part.replace(path)
     except OSError as error:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink()
         raise InputError(f"Cannot write {path}: {error.strerror}.") from error
     return len(rows)
 
@@ -175,7 +181,10 @@ def _read_results(optimizer: Optimizer, path: Path) -> _Results:
             continue
         trial = trials.get(cells.get("trial", "").strip())
         if trial and domain.words(trial.x) == domain.words(x):
-            x = trial.x  # which a spreadsheet may have rounded
+            x = trial.x  # which a spreadsheet may have rounded, as the value
+            own = [trial.value, *(said.value for said in trial.corrections)]
+            alike = [v for v in own if v is not None and math.isclose(v, value, rel_tol=1e-6)]
+            value = alike[0] if alike else value
             ours = cells.get("state", "").strip() == TrialState.RUNNING.value
             if ours and trial.state is TrialState.RUNNING and trial.id not in told:
                 told[trial.id] = value

@@ -6,6 +6,7 @@ import inspect
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -270,7 +271,7 @@ class _Loop:
                 raise self.mistake
         finally:
             with _turn:
-                self.on_result = None  # which may be what failed
+                self.on_result, self.stopped = None, True  # the first may be what failed
                 try:
                     self._collect_answers()
                 finally:
@@ -481,16 +482,19 @@ class _Loop:
 
     def _commit(self) -> bool:
         """Save what is new; where that fails the run ends once all that is in flight is told."""
-        while self.store is not None:
+        if self.store is None:
+            return True
+        patience = time.monotonic() + sqlite.LONGEST_LOCK
+        while True:
             try:
                 self.optimizer.save(self.store)
-                break
+                return True
             except StorageError as error:
-                if sqlite.is_locked(error) and not self.interrupts:
+                ends = self.stopped or self.interrupts or time.monotonic() > patience
+                if sqlite.is_locked(error) and not ends:
                     logger.warning("the run waits: %s", error)
                     continue
                 if self.mistake is None:
                     logger.error("nothing more is asked, as the store cannot be written: %s", error)
                 self.stopped, self.mistake = True, self.mistake or error
                 return False
-        return True

@@ -72,7 +72,7 @@ def real(value: Any, name: str) -> float:
         if value.is_complex():
             raise InputTypeError(f"{name} must be real, got a tensor of dtype {value.dtype}.")
         value = value.item() if value.device.type != "meta" else math.nan
-    if np.ma.is_masked(value):
+    if np.size(value) == 1 and np.ma.is_masked(value):
         raise InputError(f"{name} must be a number, got a masked value, which has none.")
     if isinstance(value, bool) or not isinstance(value, numbers.Real | Decimal):
         if getattr(value, "size", None) == 1 and hasattr(value, "item"):  # of NumPy

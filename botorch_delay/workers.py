@@ -348,6 +348,12 @@ class _Unfailing:
     def __init__(self, stream: TextIO):
         self._stream = stream
 
+    def __eq__(self, other: object) -> bool:  # tqdm asks whether it is a terminal's
+        return self._stream == getattr(other, "_stream", other)
+
+    def __hash__(self) -> int:
+        return hash(self._stream)
+
     def write(self, text: str) -> None:
         with suppress(OSError, ValueError):
             self._stream.write(text)

@@ -20,7 +20,7 @@ from forked import forked
 from pebble import ProcessPool
 
 import botorch_delay as bd
-from botorch_delay import runner
+from botorch_delay import runner, workers
 from botorch_delay.exceptions import (
     EmptyDomainError,
     InputError,
@@ -1171,3 +1171,35 @@ def test_a_run_waits_for_another_program_that_locks_its_file(
     opened[0].close()
     assert "the run waits: Cannot write" in caplog.text
     assert [trial.value for trial in bd.load(path).trials] == [trial.value for trial in opt.trials]
+
+
+def test_a_run_that_ends_does_not_wait_for_a_locked_file(threads, tmp_path, monkeypatch):
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.05)
+    path = tmp_path / "study.db"
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+
+        def lock(optimizer, trial):
+            other.execute("BEGIN IMMEDIATE")
+            raise ValueError("its own mistake")
+
+        with pytest.raises(ValueError, match="its own mistake"):
+            run(make(), objectives.quadratic, threads, 6, 2, path, on_result=lock, progress=False)
+
+
+def test_nobody_waits_for_a_locked_file_for_ever(threads, tmp_path, monkeypatch):
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.02)
+    monkeypatch.setattr(sqlite, "LONGEST_LOCK", 0.1)
+    path = tmp_path / "study.db"
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+
+        def lock(optimizer, trial):
+            if not other.in_transaction:
+                other.execute("BEGIN IMMEDIATE")
+
+        with pytest.raises(StorageError, match="locked by another process"):
+            run(make(), objectives.quadratic, threads, 6, 2, path, on_result=lock, progress=False)
+
+
+def test_a_bar_knows_the_terminal():
+    assert workers._Unfailing(sys.stderr) in (sys.stderr, None)  # as tqdm asks
+    assert workers._Unfailing(sys.stderr) != sys.stdout

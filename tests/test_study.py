@@ -935,6 +935,22 @@ def test_a_table_with_results_that_the_study_does_not_have_is_not_replaced(tmp_p
     assert "0.77" in path.read_text()
 
 
+def test_a_table_that_a_spreadsheet_has_rounded_holds_nothing_new(tmp_path):
+    opt = bd.RandomOptimizer(bd.Space(dose=bd.Choice([1, 2])))
+    for trial, value in zip(opt.ask(2), (1 / 3, 2 / 3), strict=True):
+        opt.tell(trial, value)
+    opt.correct(1, 1 / 7)
+    path = tmp_path / "results.csv"
+    write_results(opt, path)
+    path.write_text(path.read_text().replace(str(1 / 3), "0.3333333333"))
+    path.chmod(0o600)
+    assert import_results(opt, path) == (0, 0, 2)
+    assert write_results(opt, path) == 2
+    assert path.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(InputError, match=r"Cannot write .*Not a directory"):
+        write_results(opt, path / "inside.csv")
+
+
 def test_an_export_that_fails_leaves_the_table_as_it_was(tmp_path, monkeypatch):
     opt = bd.RandomOptimizer(bd.Space(dose=bd.Float(0, 1)))
     opt.tell(opt.ask(), 1.0)

@@ -44,14 +44,14 @@ def close_round(
         multiplier = stay.half_width(surrogate, surrogate.data(answers.fixed), bounds).multiplier
         # With no point left the next ask goes on with every feasible point.
         stay = active if stay.is_empty else stay.after(current.number)
-    size = current.design_size
+    size, rough = current.design_size, last and surrogate.learned
     record = RoundRecord(
         number=current.number,
         design_size=size if current.length is not None else min(size, len(current.slots)),
         length=current.asks,
         observed=len(answers.trial_ids),
         active_before=active.size,
-        active_after=stay.rough_size if last and surrogate.learned else stay.size,
+        active_after=min(stay.rough_size, active.size) if rough else stay.size,
         trial_ids=answers.trial_ids,
         multiplier=multiplier,
         delta=bounds.delta if bounds.valid else None,

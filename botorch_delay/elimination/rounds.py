@@ -76,8 +76,8 @@ class RoundRecord:
         length: t_r, its asks.
         observed: how many answers its bounds are made from.
         active_before: active points when it opened; on a box, the estimated share of the box.
-        active_after: active points, or share of the box, when it closed; after the last round of a
-            learned kernel no less than 1 / 4,096 of a box.
+        active_after: active points, or share of the box, when it closed; on a box after the last
+            round of a learned kernel an estimate from 4,096 points, one of them at least inside.
         trial_ids: the trials whose answers its bounds use, increasing.
         multiplier: the factor on sigma~ in the half-width of its bounds (for a tight
             confidence: the factor that the tight form never exceeds).

@@ -32,6 +32,7 @@ from botorch_delay.history.trials import Ledger
 
 APPLICATION_ID = 0x42444C59  # "BDLY"
 BUSY_SECONDS = 10.0
+LONGEST_LOCK = 120.0  # seconds for which a run, and others beside it, wait for a locked file
 
 _SCHEMA = {
     "meta": "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
@@ -100,7 +101,7 @@ def in_use(path: str | os.PathLike[str], user: object) -> Iterator[Path]:
             f"{file} is being edited by this program: start the run after the block of editing."
         )
     if file.is_dir() or not file.parent.is_dir():  # which is told when the file is read or written
-        yield file
+        yield file.absolute()
         return
     file = file.resolve()
     with ExitStack() as stack:
@@ -374,6 +375,8 @@ def _as_path(path: Any) -> Path:
         file.resolve().exists()
     except TypeError:
         raise InputTypeError(f"path must be a str or a Path, got {type(path).__name__}.") from None
+    except PermissionError as error:
+        raise StorageError(f"Cannot use {path}: {error.strerror}.") from error
     except (OSError, ValueError, RuntimeError) as error:  # too long, a circle of links, a null byte
         raise StorageError(f"{path!r} cannot name a file: {truncated(error)}.") from error
     return file

@@ -128,13 +128,13 @@ class ReadableRun(Run, ABC):
         """The point of the domain that all answers speak for.
 
         With a given kernel, the answered point with the best posterior mean. With a learned kernel,
-        the point whose interval has the best worst end (the largest lower end when maximising), so
-        that one lucky answer does not decide: an answered one, or on a box one near these that was
-        never tried. The one with the best answer, if evaluations seem exact: no point of the domain
-        has two different answers, and three trials repeated a point and none told its noise (then
-        the answer is the mean and both ends), or the learned noise is no more than rounding.
-        Otherwise, with a learned kernel and more than 512 points with answers, the one with the
-        best posterior mean.
+        the point whose interval, as ``predict`` has it, has the best worst end (the largest lower
+        end when maximising), so that one lucky answer does not decide: an answered one, or on a box
+        one near these that was never tried, whose interval here is wider. The one with the best
+        answer, if evaluations seem exact: no point of the domain has two different answers, and
+        three trials repeated a point and none told its noise (then the answer is the mean and both
+        ends), or the learned noise is no more than rounding. Otherwise, with a learned kernel and
+        more than 512 points with answers, the one with the best posterior mean.
 
         Attached results count; if no point of the domain was answered, all of them are compared, or
         spread ones of a box. It may lie outside the active set, if all answers together contradict

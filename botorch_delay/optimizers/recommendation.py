@@ -116,13 +116,14 @@ class Judgement:
     ) -> Prediction:
         """The prediction at points, ``n x d``; see :meth:`intervals`.
 
-        Points that were searched for by their intervals, in a number of columns, have wider ones:
-        as many more squared deviations, as Scheffe's intervals for all directions at once have.
+        Points that were searched for by their intervals, in a number of columns, have wider ones
+        unless these hold for all points: as many more squared deviations, as Scheffe's intervals
+        for all directions at once have.
         """
         surrogate = self.surrogate
         posterior, half = self.intervals(X, deviation)
         interval = self.width.words if deviation is None else f"{self.width.words}; {COUNTED}"
-        if searched:
+        if searched and self.confidence.missing:
             half = (half.square() + searched * posterior.variance).sqrt()
             interval = f"{interval}; wider, as the point was searched for in {searched} columns"
         if surrogate.learned and not self.confidence.missing:
