@@ -175,7 +175,7 @@ print(reproduce(Path(sys.argv[1]), suite, workers=1))
 
 @pytest.mark.heavy
 def test_the_quick_command_survives_being_killed(tmp_path):
-    steps = repeats(300, 20)
+    steps = repeats(300, 8)
     command = [sys.executable, "-m", "botorch_delay", "reproduce", "--quick", "--out"]
     if steps < 300:
         command = [sys.executable, "-c", SHORT.format(steps)]

@@ -116,7 +116,7 @@ def test_with_constants_five_times_too_small_the_promise_is_broken():
 @pytest.mark.heavy
 @pytest.mark.parametrize("delay", [None, bd.PoissonDelay(10.0)], ids=["arrival", "scheduled"])
 def test_two_hundred_functions(delay, capsys):
-    lines, n = [], repeats(200, 5)
+    lines, n = [], repeats(200, 3)
     for tight in (False, True):
         right = coverage(n, tight=tight, delay=delay)
         wrong = coverage(n, tight=tight, divide=5.0, delay=delay)
