@@ -230,7 +230,7 @@ def test_settings_outside_of_a_box_and_combinations_are_warned_of():
     with pytest.warns(OutsideWarning, match=r"heat = 2 is not in 0 to 1; steps = 3.5 is none of 1"):
         bd.RandomOptimizer(box).attach({"heat": 2.0, "steps": 3.5}, 1.0)
     arms = bd.FiniteDomain(torch.eye(2, dtype=torch.double), names=["heat", "steps"])
-    with pytest.warns(OutsideWarning, match="or ``feasible``: heat = 1, steps = 1"):
+    with pytest.warns(OutsideWarning, match="or feasible: heat = 1, steps = 1"):
         bd.RandomOptimizer(arms).attach({"heat": 1.0, "steps": 1.0}, 1.0)
     bd.RandomOptimizer(arms).attach({"heat": 1.0, "steps": 0.0}, 1.0)
     bd.RandomOptimizer(arms).attach(torch.ones(2, dtype=torch.double), 1.0)  # a program's

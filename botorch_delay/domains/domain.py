@@ -203,7 +203,7 @@ class Domain(ABC):
         if bool(self.contains(x.unsqueeze(0))):
             return
         found = [self._why_outside(column, x[column].item()) for column in range(self.dim)]
-        together = f"they violate a constraint or ``feasible``: {self.words(x)}"
+        together = f"they violate a constraint or feasible: {self.words(x)}"
         warnings.warn(
             "The result counts, although its settings cannot be asked: "
             f"{'; '.join(filter(None, found)) or together}.",

@@ -115,8 +115,8 @@ def in_use(path: str | os.PathLike[str], user: object) -> Iterator[Path]:
             spawned = ""
             if multiprocessing.parent_process() is not None:
                 spawned = (
-                    " This is a worker process, which has imported your program anew: calls of run "
-                    'belong under if __name__ == "__main__".'
+                    " If this is a worker process that has imported your program anew, put what "
+                    'calls run under if __name__ == "__main__".'
                 )
             raise StorageError(
                 f"Another run uses {file}, or it cannot be locked ({error}). Wait for the end of "

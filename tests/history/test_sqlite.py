@@ -1,4 +1,5 @@
 import json
+import multiprocessing
 import os
 import random
 import shutil
@@ -898,13 +899,16 @@ def test_a_file_is_free_once_its_run_is_killed_whatever_it_has_forked(tmp_path):
             os.kill(worker, signal.SIGKILL)
 
 
-def test_a_file_that_cannot_be_locked_is_told(tmp_path):
+@pytest.mark.parametrize("parent", [None, "the program that started this one"])
+def test_a_file_that_cannot_be_locked_is_told(tmp_path, monkeypatch, parent):
+    monkeypatch.setattr(multiprocessing, "parent_process", lambda: parent)
     path = tmp_path / "study.db"
     (tmp_path / "study.db.lock").mkdir()
     with (
-        pytest.raises(StorageError, match=r"study\.db, or it cannot be locked"),
+        pytest.raises(StorageError, match=r"study\.db, or it cannot be locked") as caught,
         sqlite.in_use(path, None),
     ):
         pass
+    assert ('if __name__ == "__main__"' in str(caught.value)) == (parent is not None)
     with sqlite.in_use(tmp_path / "nowhere" / "study.db", None):
         pass  # told when the file is written
