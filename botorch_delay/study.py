@@ -56,7 +56,7 @@ __all__ = [
     *("format_study", "format_trials", "read_space"),
 ]
 
-MAX_LISTED = 8  # failed trials and wrong lines of a table that are named
+MAX_LISTED = 8  # failed trials that are named
 
 _ROUND = (
     "  (a round tries settings of which little is known; when their results are in it closes, and\n"
