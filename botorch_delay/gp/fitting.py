@@ -145,8 +145,9 @@ class _Search:
             rows, steps = every[::2], FEW_ITERATIONS  # enough to tell which is better
         good = better_half(self.told, self.weight)[rows]
         best, model, highest = None, models[0], -math.inf
-        for own in models:
-            found = self._fit(own, rows, steps)
+        found = None
+        for own in models:  # each begins where the one before ended
+            found = self._fit(own, rows, steps, found)
             if found is None:
                 continue
             slope = own.warping.slope(self.told[rows]) / own.scale
