@@ -55,6 +55,8 @@ logger = logging.getLogger(__name__)
 ATTRIBUTE = "botorch_delay"  # the system attribute with the record of a trial's ask
 MAX_ATTEMPTS = 10  # choices of a point that no other process has just taken
 MAX_RUNS = 8  # optimizers that a sampler keeps, one per study and search space
+# Completed trials without a parameter of search_space until it is warned of: conditional ones come.
+ENOUGH_TRIALS = 10
 
 NONE_SHARED = (
     "No parameter with more than one value is in all completed trials, so that each is drawn at "
@@ -140,7 +142,7 @@ class DelaySampler(BaseSampler):
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
         """The parameters that are chosen together, with their distributions."""
-        _check_single(study)
+        study = _checked(study)
         with self._cache.lock:
             space, place = dict(self._find_space(study)), (study._storage, study._study_id)
             if place not in self._cache.warned and (warning := self._warning(study, space)):
@@ -154,7 +156,9 @@ class DelaySampler(BaseSampler):
             return None
         if self._search_space is not None:
             unseen = space.keys() - {name for trial in completed for name in trial.distributions}
-            return NEVER_SUGGESTED.format(", ".join(sorted(unseen))) if unseen else None
+            if not unseen or len(completed) < ENOUGH_TRIALS:
+                return None
+            return NEVER_SUGGESTED.format(", ".join(sorted(unseen)))
         left_out = sorted(_varying(completed[-1].distributions).keys() - space.keys())
         in_all = [name for name in left_out if all(name in t.distributions for t in completed)]
         if in_all:
@@ -172,7 +176,7 @@ class DelaySampler(BaseSampler):
             HorizonError: if more trials are asked for than the horizon.
             EmptyDomainError: if every point has failed.
         """
-        _check_single(study)
+        study = _checked(study)
         varying = _varying(search_space)
         brought = varying.keys() & trial.params.keys()  # as a retried trial does
         if brought or not varying or "fixed_params" in trial.system_attrs:
@@ -195,7 +199,7 @@ class DelaySampler(BaseSampler):
         param_distribution: BaseDistribution,
     ) -> Any:
         """A random value, the same for a seed, a trial and a name."""
-        _check_single(study)
+        _checked(study)
         seed = zlib.crc32(f"{self._settings.seed} {trial.number} {param_name}".encode())
         draw = RandomSampler(seed).sample_independent
         return draw(study, trial, param_name, param_distribution)
@@ -252,7 +256,7 @@ class DelaySampler(BaseSampler):
 
     def _synced(self, study: Study) -> _StudyRun:
         validation.instance(study, Study, "study", "an optuna.Study")
-        _check_single(study)
+        study = _checked(study)
         with self._cache.lock:
             space = self._find_space(study)
             if not space:
@@ -328,9 +332,9 @@ class _StudyRun(EngineRun):
                 and other.state is Theirs.RUNNING
                 and (claim := self._record(other)) is not None
             }
-            twins = [other for other, x in claimed.items() if x == record["x"]]
-            # If others claim all points that may be asked, no choice can be another one.
-            if not twins or not self.replica.has_points_beside(claimed.values()):
+            # A claim that was known is repeated on purpose, as where no other point is left.
+            twins = [n for n, x in claimed.items() if x == record["x"] and not self._knows(n, x)]
+            if not twins:
                 break
             # The twins may choose again too, from the same data: each skips another number of
             # points, and never returns to a point that it left.
@@ -340,6 +344,11 @@ class _StudyRun(EngineRun):
         else:  # free points are hard to come by
             self.sync(trials)
         return self.domain.params(self.point(record))
+
+    def _knows(self, number: int, x: Sequence[float]) -> bool:
+        """Whether the optimizer has a trial with this point, as numbers."""
+        known = self.replica.trial(number)
+        return known is not None and known.x.tolist() == x
 
     def sync(self, trials: Iterable[FrozenTrial]) -> set[int]:
         """Update the optimizer; returns the numbers of the running trials that are lost."""
@@ -459,12 +468,18 @@ def _union(trials: Iterable[FrozenTrial]) -> dict[str, BaseDistribution]:
     return {name: d for name, d in found.items() if name not in disputed}
 
 
-def _check_single(study: Study) -> None:
+def _checked(study: Study) -> Study:
+    """The whole study, of which Hyperband shows samplers one bracket; it must have one objective.
+
+    The values of completed trials can be compared whatever their brackets.
+    """
+    study = getattr(study, "_study", study)
     if len(study.directions) > 1:
         raise InputError(
             f"DelaySampler optimises one objective, and the study has {len(study.directions)}; use "
             "one of Optuna's samplers for several, or combine the objectives to one value."
         )
+    return study
 
 
 def _check_space(search_space: Any) -> dict[str, BaseDistribution]:

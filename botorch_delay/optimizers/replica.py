@@ -13,7 +13,6 @@ trial with the lower number counts, and the other's design points are outside th
 from __future__ import annotations
 
 import copy
-import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -218,13 +217,6 @@ class Replica:
         """Take back an ask that no other process has seen; its trial can ask again."""
         del self._past[number], self._asks[number]
         self._rebuild()
-
-    def has_points_beside(self, taken: Iterable[Sequence[float]]) -> bool:
-        """Whether there are points, ``d`` numbers each, that are not taken and may be asked."""
-        domain, feasibility = self.optimizer.domain, self.optimizer._feasibility
-        closed = {tuple(feasibility.point(key).tolist()) for key in feasibility.unavailable()}
-        kinds = domain.columns.parameters.values()
-        return len(closed.union(map(tuple, taken))) < math.prod(float(kind.count) for kind in kinds)
 
     def trial(self, number: int) -> Trial | None:
         """The optimizer's trial, or None."""

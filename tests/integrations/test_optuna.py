@@ -19,7 +19,7 @@ from optuna.trial import TrialState as Theirs
 import botorch_delay as bd
 from botorch_delay.exceptions import HorizonError, InputError, InputTypeError, NoAnswerError
 from botorch_delay.integrations import optuna as plugin
-from botorch_delay.integrations.engine_run import EngineRun, Settings
+from botorch_delay.integrations.engine_run import Settings
 from botorch_delay.integrations.optuna import ATTRIBUTE, DelaySampler
 from botorch_delay.optimizers import bpe, rule_model
 from botorch_delay.optimizers import run as running
@@ -109,15 +109,50 @@ def test_workers_that_keep_choosing_the_same_do_not_do_so_for_ever(tmp_path, mon
 
 
 def test_a_trial_whose_first_two_choices_are_taken_makes_a_third(monkeypatch):
-    grid = {"n": IntDistribution(0, 9)}
-    study = make_study(DelaySampler(search_space=grid, **GIVEN))
-    ask = EngineRun.ask
+    grid, storage = {"n": IntDistribution(0, 9)}, optuna.storages.InMemoryStorage()
+    study = make_study(DelaySampler(search_space=grid, **GIVEN), storage)
+    plain = optuna.load_study(
+        study_name=study.study_name, storage=storage, sampler=optuna.samplers.RandomSampler()
+    )
+    mine, *rivals = (plain.ask() for _ in range(3))
+    write, taken = storage.set_trial_system_attr, []
 
-    def prefer_small(self, number, before=0, skip=0):  # as where few points are left to explore
-        return {**ask(self, number, before=before, skip=skip), "x": [float(skip)]}
+    def rival_is_first(trial_id, key, value):
+        if rivals:
+            rival = rivals.pop()
+            taken.append(value["x"])
+            write(rival._trial_id, ATTRIBUTE, dict(value, number=rival.number))
+        write(trial_id, key, value)
 
-    monkeypatch.setattr(EngineRun, "ask", prefer_small)
-    assert [study.ask(grid).params["n"] for _ in range(3)] == [0, 1, 2]
+    monkeypatch.setattr(storage, "set_trial_system_attr", rival_is_first)
+    monkeypatch.setattr(plugin, "_asking_before", lambda *arguments: 0)
+    point = study.sampler.sample_relative(study, study.trials[mine.number], grid)
+    assert [float(point["n"])] not in taken
+    assert len(taken) == 2
+    assert taken[0] != taken[1]
+
+
+def test_brackets_of_hyperband_share_their_results(monkeypatch):
+    propose, known = plugin._StudyRun.propose, []
+
+    def counted(run, trial):
+        params = propose(run, trial)
+        known.append(len(run.ended))
+        return params
+
+    monkeypatch.setattr(plugin._StudyRun, "propose", counted)
+    pruner = optuna.pruners.HyperbandPruner(1, 9, 3)
+    study = optuna.create_study(sampler=DelaySampler(search_space=PLANE), pruner=pruner)
+
+    def objective(trial):
+        value = height({name: trial.suggest_float(name, 0, 1) for name in "xy"})
+        trial.report(value, 1)
+        if trial.should_prune():
+            raise optuna.TrialPruned
+        return value
+
+    study.optimize(objective, 8)
+    assert known == [*range(8)]
 
 
 # Points
@@ -364,15 +399,6 @@ def test_where_workers_outnumber_points_each_chooses_once(fails, monkeypatch):
     assert len(chosen) == 3
 
 
-def test_a_space_may_have_more_points_than_the_largest_number():
-    space = {f"n{i}": IntDistribution(0, 10**15) for i in range(25)}
-    space["x"] = FloatDistribution(0, 1)
-    study = make_study(DelaySampler(search_space=space, **GIVEN))
-    study.ask(space)
-    taken = [[0.0] * len(space)]
-    assert study.sampler._synced(study).replica.has_points_beside(taken)
-
-
 def test_threads_share_one_sampler(tmp_path):
     study = make_study(DelaySampler(search_space=PLANE, **GIVEN), journal(tmp_path))
     barrier = threading.Barrier(4, timeout=60)
@@ -543,7 +569,7 @@ def test_a_search_space_of_other_parameters_is_told(caplog):
     meant = {"rate": FloatDistribution(0, 1), "depth": FloatDistribution(0, 1)}
     study = make_study(DelaySampler(search_space=meant))
     study.optimize(
-        lambda trial: trial.suggest_float("rate", 0, 1) + trial.suggest_float("dept", 0, 1), 4
+        lambda trial: trial.suggest_float("rate", 0, 1) + trial.suggest_float("dept", 0, 1), 12
     )
     assert caplog.text.count("No completed trial has depth of search_space") == 1
     other = make_study(DelaySampler(search_space=meant))
