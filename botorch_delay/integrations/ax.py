@@ -24,6 +24,7 @@ from botorch_delay.exceptions import (
     NotSupportedError,
     StorageError,
 )
+from botorch_delay.history.point_status import PRUNED
 from botorch_delay.history.trials import TrialState
 from botorch_delay.integrations.engine_run import EngineRun, Readable, Settings
 from botorch_delay.optimizers.part_records import build_part, describe_part
@@ -63,9 +64,8 @@ _STATES = {
     TrialStatus.ABANDONED: TrialState.RUNNING,
     TrialStatus.COMPLETED: TrialState.COMPLETED,
     TrialStatus.FAILED: TrialState.FAILED,
-    # Stopped for its values, or out of date: the point is freed, the values are not used.
-    TrialStatus.EARLY_STOPPED: TrialState.ABANDONED,
-    TrialStatus.STALE: TrialState.ABANDONED,
+    TrialStatus.EARLY_STOPPED: TrialState.FAILED,  # its place is not worth another trial
+    TrialStatus.STALE: TrialState.ABANDONED,  # the point is freed
 }
 # Attributes of Ax's parameters that a column cannot have.
 _UNSUPPORTED = {
@@ -83,9 +83,10 @@ class DelayGenerationNode(Readable, ExternalGenerationNode):
     Running and, as everywhere in Ax, abandoned trials are pending: their arms are not suggested
     again, and a round waits for design points among them. Mark a trial that will never come back
     as failed: its arm may then be suggested again, at most twice. A trial that completes without
-    data for the objective frees its arm, and later data are used; one that was stopped early frees
-    its arm, and its data are not used. Arms of other nodes, or attached by hand, are used once
-    their trials are complete, and are no part of the horizon.
+    data for the objective stays pending until they come. The data of one that was stopped early are
+    not used; places where more trials failed, or were stopped early, than completed are left alone
+    while there are others. Arms of other nodes, or attached by hand, are used once their trials are
+    complete, and are no part of the horizon.
 
     The record of each ask is kept in the metadata of its generator run, so that a node of this name
     can continue from an experiment alone. Ax's JSON rounds data to ten decimals, so arms after a
@@ -171,7 +172,11 @@ class DelayGenerationNode(Readable, ExternalGenerationNode):
         try:
             record = run.ask(run.next_number, uncertain=run.open)
         except HorizonError as error:
-            raise GenerationStrategyCompleted(str(error)) from error
+            raise GenerationStrategyCompleted(
+                f"All arms of the horizon, {self._settings.horizon}, have been generated. To go "
+                "on, set a generation strategy whose node has a larger horizon, or none; it uses "
+                "the results so far."
+            ) from error
         except EmptyDomainError as error:
             if run.optimizer.pending:
                 raise DataRequiredError(str(error)) from error
@@ -252,7 +257,8 @@ class _ExperimentRun(EngineRun):
         rows = {(index, arm): (mean, sem) for index, arm, mean, sem in zip(*columns, strict=True)}
         for trial, place, arm, generated in _arms(self.experiment):
             state = _STATES[trial.status]
-            self.stopped_early |= trial.status is TrialStatus.EARLY_STOPPED
+            stopped = trial.status is TrialStatus.EARLY_STOPPED
+            self.stopped_early |= stopped
             kept = (generated.gen_metadata or {}).get(KEY)
             record = self.record_of(kept, running=state is TrialState.RUNNING)
             number = 2 * place + 1 if record is None else record["number"]
@@ -265,12 +271,13 @@ class _ExperimentRun(EngineRun):
             if state is TrialState.COMPLETED:
                 row = rows.get((trial.index, arm.name))
                 if row is None:
-                    state = TrialState.ABANDONED
+                    state = TrialState.RUNNING
                 else:
                     value, sem = row
                     noise_var = sem**2 if math.isfinite(sem) and sem > 0.0 else None
             if record is not None:
-                more = {"noise_var": noise_var, "reason": trial.status_reason or ""}
+                reason = PRUNED if stopped else trial.status_reason or ""
+                more = {"noise_var": noise_var, "reason": reason}
                 yield self.past_ask(record, state, value, **more)
             elif state is TrialState.COMPLETED:
                 yield self.past_result(number, arm.parameters, value)

@@ -40,7 +40,7 @@ try:
         FloatDistribution,
         IntDistribution,
     )
-    from optuna.samplers import BaseSampler, RandomSampler
+    from optuna.samplers import BaseSampler, TPESampler
     from optuna.search_space import IntersectionSearchSpace, intersection_search_space
     from optuna.study import Study
     from optuna.trial import FrozenTrial
@@ -59,21 +59,23 @@ MAX_RUNS = 8  # optimizers that a sampler keeps, one per study and search space
 ENOUGH_TRIALS = 10
 
 NONE_SHARED = (
-    "No parameter with more than one value is in all completed trials, so that each is drawn at "
-    "random; if that is not meant, pass search_space to DelaySampler."
+    "No parameter with more than one value is in all completed trials, so that TPE chooses each on "
+    "its own; if that is not meant, pass search_space to DelaySampler."
 )
 SEVERAL_RANGES = (
-    "The completed trials have different ranges of {0}, each of which is drawn at random from now "
-    "on. Pass search_space with the present ranges to DelaySampler; results outside still count."
+    "The completed trials have different ranges of {0}, each of which TPE chooses on its own from "
+    "now on. To choose them together with the others pass search_space with the present ranges to "
+    "DelaySampler; results outside still count."
 )
 NOT_IN_ALL = (
-    "Not all completed trials have {0}, drawn at random therefore. To choose that together with "
-    "the others pass search_space to DelaySampler, which may name conditional parameters as well."
+    "Not all completed trials have {0}, so that TPE chooses that on its own. To choose it together "
+    "with the others pass search_space to DelaySampler, which may name conditional parameters as "
+    "well."
 )
 NEVER_SUGGESTED = (
     "No completed trial has {0} of search_space. If the objective suggests that under conditions "
     "only, it may still come; otherwise give search_space the names that the objective suggests, "
-    "as those that are not in it are drawn at random."
+    "as TPE chooses each of those that are not in it on its own."
 )
 _STATES = {
     Theirs.RUNNING: TrialState.RUNNING,
@@ -95,13 +97,13 @@ class DelaySampler(BaseSampler):
 
     The parameters that all completed trials have (before the first result: that any trial has) are
     chosen together, or those of ``search_space``, which may be conditional: where the objective
-    does not suggest one it makes no difference. Others, and those that an enqueued trial leaves
-    open, are drawn at random.
+    does not suggest one it makes no difference. Optuna's TPE chooses each of the others, and of
+    those that an enqueued trial leaves open, on its own.
 
     Args:
         horizon: how many trials are planned, after which asking is an error; None if no end is
             planned, where rounds grow by a factor of 2.
-        seed: of everything random, the same in all processes.
+        seed: of everything random, the same in all processes; studies with one seed are alike.
         search_space: distributions by name, if they are to be known before the first trial.
         stale_after: seconds after its start at which a running trial counts as lost, which frees
             its point; None for never. A late result is still used. Heartbeats of an ``RDBStorage``
@@ -198,11 +200,11 @@ class DelaySampler(BaseSampler):
         param_name: str,
         param_distribution: BaseDistribution,
     ) -> Any:
-        """A random value, the same for a seed, a trial and a name."""
+        """A value by TPE, for a parameter that is not chosen together with others."""
         _checked(study)
         seed = zlib.crc32(f"{self._settings.seed} {trial.number} {param_name}".encode())
-        draw = RandomSampler(seed).sample_independent
-        return draw(study, trial, param_name, param_distribution)
+        choose = TPESampler(seed=seed).sample_independent
+        return choose(study, trial, param_name, param_distribution)
 
     def optimizer(self, study: Study) -> BPEDelayOptimizer:
         """The optimizer as of now, for reading: its rounds, active set, recommendation.

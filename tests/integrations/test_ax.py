@@ -35,6 +35,7 @@ from readme_blocks import python_blocks
 
 import botorch_delay as bd
 from botorch_delay.exceptions import InputError, NotSupportedError, StorageError
+from botorch_delay.history.point_status import PRUNED
 from botorch_delay.history.trials import TrialState
 from botorch_delay.integrations import ax as plugin
 from botorch_delay.integrations.ax import DelayGenerationNode
@@ -133,10 +134,28 @@ def test_running_and_abandoned_trials_are_pending_and_failed_ones_are_not():
     states = [trial.state for trial in opt.trials]
     assert states[0] is TrialState.COMPLETED
     assert states[2] is TrialState.FAILED
-    assert states[3:5] == [TrialState.ABANDONED] * 2
+    assert states[3:5] == [TrialState.FAILED, TrialState.ABANDONED]
     assert opt.trials[3].value is None
+    assert opt.trials[3].reason == PRUNED
     assert opt.trials[2].reason == "out of memory"
     assert opt.trials[0].value == loss(arms(client)[0])
+
+
+@pytest.mark.parametrize("ended", ["stopped early", "without data"])
+def test_arms_whose_trials_ended_without_an_answer_are_not_suggested_again_and_again(ended):
+    client, asked = make_client(DelayGenerationNode(), LINE), []
+    for _ in range(16):
+        (index,) = client.get_next_trials(max_trials=1)
+        asked.append(arms(client)[index]["x"])
+        data = {"loss": -asked[-1]}  # better the larger x is
+        if asked[-1] < 0.6:
+            client.complete_trial(index, raw_data=data)
+        elif ended == "stopped early":
+            client.attach_data(index, raw_data=data)
+            client.mark_trial_early_stopped(index)
+        else:
+            client._experiment.trials[index].mark_completed()
+    assert len(set(asked)) == len(asked)
 
 
 def test_an_arm_that_failed_is_suggested_again_twice_and_an_abandoned_one_is_not():
@@ -188,12 +207,11 @@ def test_data_that_come_late_and_data_that_say_nothing(tmp_path):
     client.complete_trial(2, raw_data={"loss": (0.125, 0.0)})
     client.complete_trial(3, raw_data={"loss": math.inf})
     trials = node_of(client).optimizer.trials
-    assert [t.state.value for t in trials] == ["abandoned", "completed", "completed", "failed"]
+    assert [t.state.value for t in trials] == ["running", "completed", "completed", "failed"]
     assert [t.noise_var for t in trials] == [None, 0.25, None, None]
     assert "finite" in trials[3].reason
     client.get_next_trials(max_trials=1)
     client.attach_data(0, raw_data={"loss": 0.75})
-    assert node_of(client).optimizer.trials[0].came_back
     for one in (client, reloaded(client, tmp_path)):
         assert node_of(one).optimizer.trials[0].value == 0.75
 
