@@ -14,10 +14,11 @@ from botorch.acquisition.acquisition import AcquisitionFunction
 from botorch.acquisition.input_constructors import acqf_input_constructor
 from botorch.acquisition.objective import PosteriorTransform
 from botorch.models.gpytorch import GPyTorchModel
-from botorch.models.model import Model
+from botorch.models.model import Model, ModelList
 from botorch.utils.transforms import t_batch_mode_transform
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from gpytorch.models import ExactGP
+from gpytorch.settings import min_variance
 from torch import Tensor
 
 from botorch_delay import validation
@@ -69,7 +70,9 @@ class MaxVariance(_FantasyAcquisition):
 
     Args:
         model: of one output.
-        active_set: where points may be asked, None for everywhere; elsewhere it is ``-inf``.
+        active_set: where points may be asked, None for everywhere; elsewhere it is ``-inf``, which
+            suits ``optimize_acqf_discrete``. For ``optimize_acqf`` leave it out, and pass
+            ``(opt.active_set.margin, True)`` as a nonlinear inequality constraint.
         X_pending: ``p x d``, pending points in addition to the model's own.
 
     Raises:
@@ -100,9 +103,7 @@ class MaxVariance(_FantasyAcquisition):
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]  # typed for the base class
     def forward(self, X: Tensor) -> Tensor:
         """Sigma: ``b x 1 x d`` to ``b``; ``b x 1 x 1 x d`` to ``b x m`` for m fantasies."""
-        deviation = (
-            self._fantasy.posterior(X).variance.clamp_min(0.0).sqrt().squeeze(-1).squeeze(-1)
-        )
+        deviation = _deviation(self._fantasy.posterior(X)).squeeze(-1).squeeze(-1)
         if self.active_set is None:
             return deviation
         with torch.no_grad():
@@ -122,8 +123,8 @@ class FantasyUpperConfidenceBound(_FantasyAcquisition):
     """The upper confidence bound mu~ + sqrt(beta) sigma, pending points counted in sigma.
 
     BoTorch's ``UpperConfidenceBound`` of the fantasy posterior (GP-BUCB, Desautels 2014). Unlike
-    that class it takes ``X_pending``, so it can be used for sequential batches. As with
-    :class:`MaxVariance` sigma is then that of a copy of the model.
+    that class it takes ``X_pending``, so ``optimize_acqf`` can use it with ``sequential=True``. As
+    with :class:`MaxVariance` sigma is then that of a copy of the model.
 
     Args:
         model: of one output; of several, posterior_transform must make one of them.
@@ -160,7 +161,7 @@ class FantasyUpperConfidenceBound(_FantasyAcquisition):
     def forward(self, X: Tensor) -> Tensor:
         """The bound at each point: ``b x 1 x d`` to ``b``, or as :class:`MaxVariance`."""
         posterior = self._fantasy.posterior(X, posterior_transform=self.posterior_transform)
-        bound = posterior.mean + self.beta**0.5 * posterior.variance.clamp_min(0.0).sqrt()
+        bound = posterior.mean + self.beta**0.5 * _deviation(posterior)
         return bound.squeeze(-1).squeeze(-1)
 
 
@@ -176,10 +177,18 @@ def _fantasy_ucb_inputs(
     return {"model": model, "beta": beta, **options}
 
 
+def _deviation(posterior: Any) -> Tensor:
+    """Sigma at each point, also below GPyTorch's floor, for values of any scale."""
+    with min_variance(float_value=0.0, double_value=0.0, half_value=0.0):
+        return posterior.variance.clamp_min(0.0).sqrt()
+
+
 def _fantasy_model(model: Any, X_pending: Tensor | None) -> Any:
     """The model with its pending points and ``X_pending`` conditioned on their own mean."""
     if X_pending is not None and len(X_pending) == 0:
         X_pending = None
+    if isinstance(model, ModelList) and len(model.models) == 1:
+        model = model.models[0]
     if isinstance(model, DelayedGP):
         return (model if X_pending is None else model.with_pending(X_pending)).fantasy_model()
     if X_pending is None:
@@ -190,6 +199,7 @@ def _fantasy_model(model: Any, X_pending: Tensor | None) -> Any:
             "X_pending needs a DelayedGP, or an exact GP of one output as SingleTaskGP is, got "
             f"{type(model).__name__}; leave X_pending out, or pass such a model."
         )
+    validation.matches(X_pending, "X_pending", model.train_inputs[0])
     # The variance does not depend on the values; those of the mean leave the mean as it is.
     mean = model.posterior(X_pending).mean.detach()
     noise = {}

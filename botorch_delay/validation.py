@@ -190,6 +190,17 @@ def column(value: Any, name: str, like: Tensor) -> Tensor:
     return value
 
 
+def outputs(value: Any, name: str, like: Tensor) -> Tensor:
+    """:func:`column` of shape ``n x 1``, as BoTorch's models take values."""
+    flat = column(value, name, like)
+    if value.dim() != 2:
+        raise InputError(
+            f"{name} must have shape {len(like)} x 1, got {tuple(value.shape)}; "
+            "add the output dimension with .unsqueeze(-1)."
+        )
+    return flat.unsqueeze(-1)
+
+
 def matches(value: Tensor, name: str, like: Tensor) -> None:
     """``value`` is of points, with the dtype, the device and the last dimension of ``like``."""
     _check_tensor(value, name)

@@ -11,6 +11,7 @@ from botorch.models.transforms import Normalize, Standardize
 from botorch.optim import optimize_acqf, optimize_acqf_discrete
 from botorch.utils import standardize
 from cases import normal, scattered, se
+from gpytorch.kernels import ScaleKernel
 
 import botorch_delay as bd
 from botorch_delay.exceptions import InputError, InputTypeError, NotSupportedError
@@ -65,21 +66,38 @@ def test_any_gpytorch_model_of_botorch_will_do():
         torch.testing.assert_close(pending, deviation(ours.fantasy_model(), T), rtol=1e-4, atol=0)
 
 
+def test_a_list_of_one_model_is_that_model():
+    model = bd.DelayedGP(X, Y, noise_var=1e-2, X_pending=P, covar_module=se())
+    sigma, listed = bd.MaxVariance(model), bd.MaxVariance(ModelListGP(model))
+    assert torch.equal(sigma(T.unsqueeze(1)), listed(T.unsqueeze(1)))
+    with pytest.raises(InputError, match=r"X_pending must have a row .* and 2 columns"):
+        bd.MaxVariance(SingleTaskGP(X, Y), X_pending=P[:, :1])
+
+
+def test_deviations_below_gpytorch_s_floor_are_kept():
+    kernel = ScaleKernel(se()).double()
+    kernel.outputscale = 1e-12
+    model = bd.DelayedGP(X, 1e-6 * Y, noise_var=1e-14, covar_module=kernel)
+    unit = bd.DelayedGP(X, Y, noise_var=1e-2, covar_module=se())
+    expected = 1e-6 * bd.MaxVariance(unit)(T.unsqueeze(1))
+    torch.testing.assert_close(bd.MaxVariance(model)(T.unsqueeze(1)), expected, rtol=1e-6, atol=0)
+
+
 @pytest.mark.parametrize(
     "acquisition", [bd.MaxVariance, partial(bd.FantasyUpperConfidenceBound, beta=4.0)]
 )
 def test_models_that_cannot_count_pending_points_are_refused_when_built(acquisition):
-    single, values = SingleTaskGP(X, Y).eval(), standardize(Y)
+    values = standardize(Y)
     for wrong in (
         GenericDeterministicModel(lambda x: x),
         SingleTaskVariationalGP(X, values).eval(),
-        ModelListGP(single),
     ):
         acquisition(wrong)
         with pytest.raises(NotSupportedError, match=f"DelayedGP.*got {type(wrong).__name__}"):
             acquisition(wrong, X_pending=P)
         with pytest.raises(NotSupportedError, match="DelayedGP"):
             acquisition(wrong).set_X_pending(P)
+    single = SingleTaskGP(X, Y).eval()
     for several in (SingleTaskGP(X, torch.cat([Y, Y], dim=1)), ModelListGP(single, single)):
         with pytest.raises(NotSupportedError, match="one output, got 2"):
             acquisition(several)

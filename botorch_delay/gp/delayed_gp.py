@@ -15,6 +15,7 @@ from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.posteriors.gpytorch import GPyTorchPosterior
 from botorch.posteriors.transformed import TransformedPosterior
+from botorch.sampling.base import MCSampler
 from botorch.settings import propagate_grads, validate_input_scaling
 from gpytorch import settings as gpytorch_settings
 from gpytorch.distributions import MultivariateNormal
@@ -46,7 +47,7 @@ class DelayedGP(SingleTaskGP):
 
     Gradients with respect to X are of first order, from PyTorch's ``cdist``: for a Hessian take
     differences of them. Training points are detached; hyperparameters have gradients under
-    ``botorch.settings.propagate_grads``.
+    ``botorch.settings.propagate_grads``, of which a fantasy model has its own.
 
     The model of a batched ``fantasize`` has a posterior, but takes no pending points or answers.
 
@@ -60,7 +61,8 @@ class DelayedGP(SingleTaskGP):
         covar_module: the kernel; BoTorch's default if None.
         mean_module: the prior mean; zero if None.
         outcome_transform: a BoTorch transform of the values; none by default.
-        input_transform: a BoTorch transform of the points; none by default.
+        input_transform: a BoTorch transform of the points, the same in training as later; none by
+            default.
 
     Example:
         >>> X = torch.tensor([[0.2], [0.8]], dtype=torch.double)
@@ -94,18 +96,19 @@ class DelayedGP(SingleTaskGP):
         kind = "a BoTorch transform or None"
         validation.instance(outcome_transform, OutcomeTransform | None, "outcome_transform", kind)
         validation.instance(input_transform, InputTransform | None, "input_transform", kind)
-        train_Y = _as_column(train_Y, "train_Y", train_X)
+        train_Y = validation.outputs(train_Y, "train_Y", train_X)
         if noise_var is not None:
             noise_var = validation.noise_variance(noise_var, "noise_var", train_X)
         if train_Yvar is not None:
-            train_Yvar = _as_column(train_Yvar, "train_Yvar", train_X)
+            train_Yvar = validation.outputs(train_Yvar, "train_Yvar", train_X)
             if (train_Yvar <= 0).any():
                 raise InputError("train_Yvar must be above 0 everywhere.")
         elif noise_var is not None:
             train_Yvar = torch.full_like(train_Y, noise_var)
-        learns = input_transform is not None and any(
-            getattr(part, "learn_coefficients", False) for part in input_transform.modules()
-        )
+        parts = [] if input_transform is None else [*input_transform.modules()]
+        if not all(getattr(part, "transform_on_train", True) for part in parts):
+            raise NotSupportedError("input_transform has a part with transform_on_train=False.")
+        learns = any(getattr(part, "learn_coefficients", False) for part in parts)
         if len(train_X) == 0 and (outcome_transform is not None or learns):
             raise InputError(
                 "There is no answered point that a transform could learn from. Leave out "
@@ -162,7 +165,7 @@ class DelayedGP(SingleTaskGP):
 
     @property
     def _cache(self) -> dict[str, Any]:
-        """What is known, dropped when a hyperparameter has changed.
+        """What is known, dropped when a hyperparameter has changed, or gradients of them are new.
 
         "observed" has L and L^-1 (y - m) of the answers, "fantasy" the fantasy model, and "pending"
         what :meth:`_given_answers` found for the first pending points, or all of them.
@@ -171,8 +174,10 @@ class DelayedGP(SingleTaskGP):
         # One tensor, so that a device is waited for once.
         parts = [parameter.detach().flatten() for parameter in self.parameters()]
         current = torch.cat([self.train_targets.flatten()[:0], *parts])
-        if values is None or not torch.equal(values, current):
-            cache = {}
+        tracked = torch.is_grad_enabled() and propagate_grads.on()
+        same = values is not None and cache.get("tracked", False) is tracked
+        if not same or not torch.equal(values, current):
+            cache = {"tracked": tracked}
             self.__dict__["_stored"] = (current, cache)
         return cache
 
@@ -196,6 +201,7 @@ class DelayedGP(SingleTaskGP):
         reduction: LinearOperator = MatmulLinearOperator(V.mT, V)
         return MultivariateNormal(mean.expand(V.shape[:-2] + V.shape[-1:]), prior - reduction)
 
+    @torch.no_grad()
     def fantasy_model(self) -> DelayedGP:
         """The model whose ``posterior`` is the fantasy one, with nothing pending.
 
@@ -213,10 +219,9 @@ class DelayedGP(SingleTaskGP):
         if "fantasy" not in cache:
             factor, white = self._observed()
             P = self.transform_inputs(self._X_pending)
-            with torch.no_grad():
-                rows, schur = self._given_answers(self._X_pending, factor, cache)
-                corner, _ = factorize(schur, self._pending_noise())
-                mean = self.mean_module(P) + rows @ white
+            rows, schur = self._given_answers(self._X_pending, factor, cache)
+            corner, _ = factorize(schur, self._pending_noise())
+            mean = self.mean_module(P) + rows @ white
             fantasy = self._with_more(self._X_pending, mean, self._X_pending[:0])
             # The answers are the mean itself: what they add is 0.
             white = torch.cat([white, white.new_zeros(len(mean))])
@@ -289,7 +294,8 @@ class DelayedGP(SingleTaskGP):
         """BoTorch's model with more answers ``Y``, ``batch x n x 1``, at X, ``batch x n x d``.
 
         ``noise`` has the shape of Y, and the units of the targets; known noise is that of pending
-        points if None. Transforms keep the statistics that they have learned.
+        points if None. Transforms keep the statistics that they have learned. Points that were
+        pending still are: :meth:`with_answer` is for their answers.
 
         Raises:
             NotSupportedError: without any answered point.
@@ -299,6 +305,19 @@ class DelayedGP(SingleTaskGP):
         if noise is None and known and self.train_targets.numel():
             noise = self._pending_noise().expand(Y.shape)
         return cast("DelayedGP", super().condition_on_observations(X, Y, noise=noise, **kwargs))
+
+    def fantasize(
+        self,
+        X: Tensor,
+        sampler: MCSampler,
+        observation_noise: Tensor | None = None,
+        **kwargs: Any,
+    ) -> DelayedGP:
+        """BoTorch's; known noise is that of pending points if ``observation_noise`` is None."""
+        known = isinstance(self.likelihood, FixedNoiseGaussianLikelihood)
+        if observation_noise is None and known:
+            observation_noise = self._pending_noise().reshape(1, 1)
+        return super().fantasize(X, sampler, observation_noise, **kwargs)
 
     def get_fantasy_model(self, inputs: Tensor, targets: Tensor, **kwargs: Any) -> DelayedGP:
         """GPyTorch's fantasy update, as BoTorch's look-ahead acquisition functions use it.
@@ -332,8 +351,8 @@ class DelayedGP(SingleTaskGP):
 
         ``place`` is that of x among the pending points; their number where it is none of them.
         """
+        factor, white = self._observed()
         cache = self._cache
-        factor, white = cache["observed"]
         rows, schur = self._known_pending(cache)
         if place >= len(schur):
             place = len(schur)
@@ -379,7 +398,7 @@ class DelayedGP(SingleTaskGP):
         cache = self._cache
         if "observed" not in cache:
             X = self.train_inputs[0]
-            with torch.set_grad_enabled(torch.is_grad_enabled() and propagate_grads.on()):
+            with torch.set_grad_enabled(cache["tracked"]):
                 K = covariance(self.covar_module, X, X)
                 noise = self.likelihood.noise.expand(self.train_targets.shape)
                 factor, _ = factorize(K, noise)
@@ -478,13 +497,3 @@ def _small_noise_is_kept() -> Any:
 def _as_rows(value: Any) -> Any:
     """One point as a set of one; anything else is left to the check that follows."""
     return value.unsqueeze(0) if isinstance(value, Tensor) and value.dim() == 1 else value
-
-
-def _as_column(value: Tensor, name: str, like: Tensor) -> Tensor:
-    column = validation.column(value, name, like)
-    if value.dim() != 2:
-        raise InputError(
-            f"{name} must have shape {len(like)} x 1, got {tuple(value.shape)}; "
-            "add the output dimension with .unsqueeze(-1)."
-        )
-    return column.unsqueeze(-1)

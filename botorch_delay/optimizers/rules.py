@@ -20,6 +20,7 @@ from botorch.acquisition.analytic import AnalyticAcquisitionFunction
 from botorch.exceptions.warnings import InputDataWarning, NumericsWarning
 from botorch.models.model import Model
 from botorch.utils.datasets import SupervisedDataset
+from gpytorch.settings import min_variance
 from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
@@ -34,6 +35,9 @@ from botorch_delay.gp.sample_paths import FEATURES
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.optimizers.pending import Pending
 from botorch_delay.optimizers.rule_model import RuleModel
+
+# BoTorch's functions need a prior variance of as many times the least one that they tell from 0.
+LEAST_VARIANCE = 1e4
 
 Score = Callable[[Tensor], Tensor]
 
@@ -321,6 +325,13 @@ class BotorchRule(Rule):
 
     def check(self, model: RuleModel) -> None:
         """Build it once with two made-up answers."""
+        variance, floor = model.prior_deviation**2, min_variance.value(model.candidates.dtype)
+        if variance < LEAST_VARIANCE * floor:
+            raise InputError(
+                f"{self.name} would see variances below {floor:.0e} as {floor:.0e}, and the prior "
+                f"variance is {variance:.1e}: give values, kernel and noise_var in a unit in which "
+                "it is about 1."
+            )
         X = model.surrogate.inputs(model.candidates[:2])
         y = sent([[0.0], [1.0]], X)[: len(X)]
         pending = X[:1] if model.pending.counts_in_deviation else None

@@ -13,6 +13,7 @@ from botorch.exceptions.warnings import InputDataWarning
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Normalize, Standardize
+from botorch.models.transforms.input import Round
 from botorch.optim import optimize_acqf
 from botorch.sampling import SobolQMCNormalSampler
 from botorch.settings import propagate_grads
@@ -274,6 +275,33 @@ def test_known_noise_of_each_answer():
     assert_moments(shared.fantasy_posterior(T), mean, reduced)
 
 
+def test_fantasised_answers_have_the_noise_of_pending_points():
+    known = torch.ones_like(Y)
+    model = bd.DelayedGP(X, Y, known, noise_var=NOISE, covar_module=se())
+    fantasies = model.fantasize(T[:1], SobolQMCNormalSampler(torch.Size([2]), seed=0))
+    expected = model.with_pending(T[:1]).fantasy_posterior(T[:1]).variance
+    torch.testing.assert_close(fantasies.posterior(T[:1]).variance[0], expected)
+    nothing = bd.DelayedGP(X[:0], Y[:0], noise_var=NOISE, covar_module=se())
+    with pytest.raises(NotSupportedError, match="at least one answered point"):
+        nothing.fantasize(T[:1], SobolQMCNormalSampler(torch.Size([2]), seed=0))
+
+
+def test_a_fantasy_model_has_gradients_of_its_own_hyperparameters():
+    def variance(step):
+        model = make()
+        with torch.no_grad():
+            model.covar_module.raw_lengthscale += step
+        model.posterior(T)  # leaves no trace
+        with propagate_grads(True):
+            fantasy = model.fantasy_model()
+            return fantasy.posterior(T).variance.sum(), fantasy.covar_module.raw_lengthscale
+
+    total, raw = variance(0.0)
+    total.backward()
+    quotient = (variance(1e-5)[0] - variance(-1e-5)[0]).item() / 2e-5
+    assert raw.grad.item() == pytest.approx(quotient, rel=1e-6)
+
+
 def test_small_noise_is_kept():
     model = make(noise_var=1e-9, pending=None)
     assert model.likelihood.noise.max().item() == 1e-9
@@ -500,6 +528,11 @@ def test_single_precision_warns_once_and_works():
         ({"mean_module": 5}, InputTypeError, "a GPyTorch mean or None, got int"),
         ({"outcome_transform": "a"}, InputTypeError, "outcome_transform must be a BoTorch transf"),
         ({"input_transform": 5}, InputTypeError, "input_transform must be a BoTorch transform"),
+        (
+            {"input_transform": Round(integer_indices=[0], transform_on_train=False)},
+            NotSupportedError,
+            "transform_on_train=False",
+        ),
         (
             {"train_X": X[:0], "train_Y": Y[:0], "outcome_transform": Standardize(1)},
             InputError,

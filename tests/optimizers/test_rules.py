@@ -21,7 +21,7 @@ from botorch.exceptions.warnings import InputDataWarning, NumericsWarning
 from botorch.optim import optimize_acqf_discrete
 from botorch.sampling import SobolQMCNormalSampler
 from cases import KERNELS, generator, normal, rows_of, scattered, se
-from gpytorch.kernels import RBFKernel
+from gpytorch.kernels import RBFKernel, ScaleKernel
 from linear_operator.utils.warnings import NumericalWarning
 from oracle import kernel_function, posterior
 from rivals import index_method
@@ -530,6 +530,17 @@ def test_a_point_that_has_only_failed_is_pending_until_it_is_answered():
     opt.tell(second, 2.0)
     opt.ask()
     assert seen[-3:] == [0, 1, 0]
+
+
+def test_botorch_s_functions_are_refused_where_they_could_not_tell_variances_from_0():
+    kernel = ScaleKernel(se()).double()
+    kernel.outputscale = 1e-12
+    small = {"covar_module": kernel, "noise_var": 1e-16}
+    domain, rule = bd.FiniteDomain(scattered(30)), bd.BotorchRule(LogExpectedImprovement)
+    with pytest.raises(
+        InputError, match=r"prior variance is .* give values, kernel and noise_var in a unit"
+    ):
+        bd.AcquisitionOptimizer(domain, rule=rule, **small)
 
 
 @pytest.mark.parametrize("rule", [bd.UCB(4.0), bd.BotorchRule(UpperConfidenceBound, beta=4.0)])
