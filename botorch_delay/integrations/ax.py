@@ -55,13 +55,8 @@ KEY = "botorch_delay"  # of an ask's record in the metadata of its generator run
 _MAX_ARMS = 10_000  # of one trial
 _LIKE = torch.empty(0, dtype=torch.double)  # dtype and device of the optimizer's tensors
 
-# As for Ax, abandoned trials are pending: their arms are not suggested again.
+# Others are running; as for Ax so are abandoned ones, whose arms are not suggested again.
 _STATES = {
-    TrialStatus.CANDIDATE: TrialState.RUNNING,
-    TrialStatus.STAGED: TrialState.RUNNING,
-    TrialStatus.RUNNING: TrialState.RUNNING,
-    TrialStatus.DISPATCHED: TrialState.RUNNING,
-    TrialStatus.ABANDONED: TrialState.RUNNING,
     TrialStatus.COMPLETED: TrialState.COMPLETED,
     TrialStatus.FAILED: TrialState.FAILED,
     TrialStatus.EARLY_STOPPED: TrialState.FAILED,  # its place is not worth another trial
@@ -256,7 +251,7 @@ class _ExperimentRun(EngineRun):
         columns = (frame[name].tolist() for name in ("trial_index", "arm_name", "mean", "sem"))
         rows = {(index, arm): (mean, sem) for index, arm, mean, sem in zip(*columns, strict=True)}
         for trial, place, arm, generated in _arms(self.experiment):
-            state = _STATES[trial.status]
+            state = _STATES.get(trial.status, TrialState.RUNNING)
             stopped = trial.status is TrialStatus.EARLY_STOPPED
             self.stopped_early |= stopped
             kept = (generated.gen_metadata or {}).get(KEY)

@@ -65,8 +65,6 @@ class Settings:
         options: Mapping[str, Any],
         engine: type[Any] = BPEDelayOptimizer,  # which got them
     ) -> None:
-        self.horizon = None if horizon is None else validation.whole(horizon, "horizon", 1)
-        self.seed = validation.seed(seed)
         parameters = inspect.signature(BPEDelayOptimizer).parameters
         known = sorted(parameters.keys() - _NOT_OPTIONS)
         if unknown := [name for name in options if name not in known]:
@@ -94,7 +92,8 @@ class Settings:
             given["covar_module"] = RBFKernel().double()
         elif isinstance(given["covar_module"], Learned):
             given["covar_module"] = None
-        BPEConfig(FiniteDomain(_ANY), self.horizon, seed=self.seed, maximize=True, **given)
+        checked = BPEConfig(FiniteDomain(_ANY), horizon, seed=seed, maximize=True, **given)
+        self.horizon, self.seed = checked.horizon, checked.seed
 
     def make(self, domain: Domain, maximize: bool) -> BPEDelayOptimizer:
         """An optimizer before any ask."""

@@ -77,12 +77,6 @@ NEVER_SUGGESTED = (
     "only, it may still come; otherwise give search_space the names that the objective suggests, "
     "as TPE chooses each of those that are not in it on its own."
 )
-_STATES = {
-    Theirs.RUNNING: TrialState.RUNNING,
-    Theirs.COMPLETE: TrialState.COMPLETED,
-    Theirs.FAIL: TrialState.FAILED,
-    Theirs.PRUNED: TrialState.FAILED,  # its place is not worth another trial
-}
 
 
 class DelaySampler(BaseSampler):
@@ -370,8 +364,9 @@ class _StudyRun(EngineRun):
             if record is not None and is_complete:
                 yield from self._answered(trial, record)
             elif record is not None:
-                state = _STATES[trial.state]
-                state = TrialState.ABANDONED if trial.number in lost else state
+                state = TrialState.FAILED  # if pruned, its place is not worth another trial
+                if trial.state is Theirs.RUNNING:
+                    state = TrialState.ABANDONED if trial.number in lost else TrialState.RUNNING
                 reason = PRUNED if trial.state is Theirs.PRUNED else ""
                 yield self.past_ask(record, state, reason=reason)
             elif is_complete:
