@@ -314,6 +314,7 @@ class DelayedGP(SingleTaskGP):
         **kwargs: Any,
     ) -> DelayedGP:
         """BoTorch's; known noise is that of pending points if ``observation_noise`` is None."""
+        self.eval()  # before transforms are used
         known = isinstance(self.likelihood, FixedNoiseGaussianLikelihood)
         if observation_noise is None and known:
             observation_noise = self._pending_noise().reshape(1, 1)

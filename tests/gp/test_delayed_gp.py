@@ -18,7 +18,7 @@ from botorch.optim import optimize_acqf
 from botorch.sampling import SobolQMCNormalSampler
 from botorch.settings import propagate_grads
 from cases import KERNELS, normal, scattered, se
-from gpytorch.means import ConstantMean
+from gpytorch.means import ConstantMean, ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from oracle import kernel_function, posterior
 
@@ -281,6 +281,13 @@ def test_fantasised_answers_have_the_noise_of_pending_points():
     fantasies = model.fantasize(T[:1], SobolQMCNormalSampler(torch.Size([2]), seed=0))
     expected = model.with_pending(T[:1]).fantasy_posterior(T[:1]).variance
     torch.testing.assert_close(fantasies.posterior(T[:1]).variance[0], expected)
+    scaled = {"covar_module": se(), "outcome_transform": Standardize(1)}
+    theirs = SingleTaskGP(X, Y, NOISE * known, mean_module=ZeroMean(), **copy.deepcopy(scaled))
+    drawn = [
+        model.fantasize(T[:1], SobolQMCNormalSampler(torch.Size([2]), seed=0)).posterior(T)
+        for model in (bd.DelayedGP(X, Y, noise_var=NOISE, **scaled), theirs)
+    ]
+    torch.testing.assert_close(drawn[0].mean, drawn[1].mean)
     nothing = bd.DelayedGP(X[:0], Y[:0], noise_var=NOISE, covar_module=se())
     with pytest.raises(NotSupportedError, match="at least one answered point"):
         nothing.fantasize(T[:1], SobolQMCNormalSampler(torch.Size([2]), seed=0))
