@@ -304,9 +304,9 @@ class _StudyRun(EngineRun):
         known = self.replica.trial(number)
         if known is not None:
             return self.domain.params(known.x)
-        skip = 0
+        skip, ahead = 0, True
         for _ in range(MAX_ATTEMPTS):
-            before = _asking_before(trial, trials, lost)
+            before = _asking_before(trial, trials, lost) if ahead else 0
             try:
                 record = self.ask(number, before=before, skip=skip)
             except (EmptyDomainError, HorizonError):
@@ -328,13 +328,16 @@ class _StudyRun(EngineRun):
                 and other.state is Theirs.RUNNING
                 and (claim := self._record(other)) is not None
             }
-            # A claim that was known is repeated on purpose, as where no other point is left.
-            twins = [n for n, x in claimed.items() if x == record["x"] and not self._knows(n, x)]
-            if not twins:
-                break
-            # The twins may choose again too, from the same data: each skips another number of
-            # points, and never returns to a point that it left.
-            skip += sum(twin < number for twin in twins)
+            twins = [n for n, x in claimed.items() if x == record["x"]]
+            news = [n for n in twins if not self._knows(n, record["x"])]
+            if not twins or not (news or before or skip):
+                break  # a claim that was known is repeated where no other point is left
+            if news:
+                # The twins may choose again too, from the same data: each skips another number of
+                # points, and never returns to a point that it left.
+                skip += sum(twin < number for twin in news)
+            else:  # points may be left, though too few to leave some to the others
+                skip, ahead = 0, False
             self.replica.forget(number)
             lost = self.sync(others)
         else:  # free points are hard to come by

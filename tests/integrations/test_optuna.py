@@ -132,6 +132,15 @@ def test_a_trial_whose_first_two_choices_are_taken_makes_a_third(monkeypatch):
     assert taken[0] != taken[1]
 
 
+def test_trials_that_never_ask_take_no_points_from_others():
+    grid, storage = {"n": IntDistribution(0, 9)}, optuna.storages.InMemoryStorage()
+    study = make_study(optuna.samplers.RandomSampler(), storage)
+    for _ in range(4):
+        study.ask()  # killed before its first parameter
+    study.sampler = DelaySampler(search_space=grid)
+    assert {study.ask(grid).params["n"] for _ in range(10)} == {*range(10)}
+
+
 def test_brackets_of_hyperband_share_their_results(monkeypatch):
     propose, known = plugin._StudyRun.propose, []
 
