@@ -180,7 +180,9 @@ def _fantasy_ucb_inputs(
 def _deviation(posterior: Any) -> Tensor:
     """Sigma at each point, also below GPyTorch's floor, for values of any scale."""
     with min_variance(float_value=0.0, double_value=0.0, half_value=0.0):
-        return posterior.variance.clamp_min(0.0).sqrt()
+        variance = posterior.variance
+    # Above 0, where the root has no slope.
+    return variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()
 
 
 def _fantasy_model(model: Any, X_pending: Tensor | None) -> Any:

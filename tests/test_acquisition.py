@@ -1,4 +1,5 @@
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from cases import normal, scattered, se
 from gpytorch.kernels import ScaleKernel
 
 import botorch_delay as bd
+from botorch_delay import acquisition
 from botorch_delay.exceptions import InputError, InputTypeError, NotSupportedError
 
 X, Y, P, T = scattered(12), normal(12).unsqueeze(-1), scattered(4, seed=1), scattered(9, seed=2)
@@ -81,6 +83,12 @@ def test_deviations_below_gpytorch_s_floor_are_kept():
     unit = bd.DelayedGP(X, Y, noise_var=1e-2, covar_module=se())
     expected = 1e-6 * bd.MaxVariance(unit)(T.unsqueeze(1))
     torch.testing.assert_close(bd.MaxVariance(model)(T.unsqueeze(1)), expected, rtol=1e-6, atol=0)
+
+
+def test_the_slope_is_0_where_rounding_makes_variances_negative():
+    variance = torch.tensor([-1e-9, 0.0, 0.25], requires_grad=True)
+    acquisition._deviation(SimpleNamespace(variance=variance)).sum().backward()
+    assert variance.grad.tolist() == [0.0, 0.0, 1.0]
 
 
 @pytest.mark.parametrize(

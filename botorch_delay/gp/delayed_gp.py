@@ -107,7 +107,7 @@ class DelayedGP(SingleTaskGP):
             train_Yvar = torch.full_like(train_Y, noise_var)
         parts = [] if input_transform is None else [*input_transform.modules()]
         if not all(getattr(part, "transform_on_train", True) for part in parts):
-            raise NotSupportedError("input_transform has a part with transform_on_train=False.")
+            raise NotSupportedError("input_transform must have transform_on_train=True throughout.")
         learns = any(getattr(part, "learn_coefficients", False) for part in parts)
         if len(train_X) == 0 and (outcome_transform is not None or learns):
             raise InputError(

@@ -78,10 +78,10 @@ class DelayGenerationNode(Readable, ExternalGenerationNode):
     Running and, as everywhere in Ax, abandoned trials are pending: their arms are not suggested
     again, and a round waits for design points among them. Mark a trial that will never come back
     as failed: its arm may then be suggested again, at most twice. A trial that completes without
-    data for the objective stays pending until they come. The data of one that was stopped early are
-    not used; places where more trials failed, or were stopped early, than completed are left alone
-    while there are others. Arms of other nodes, or attached by hand, are used once their trials are
-    complete, and are no part of the horizon.
+    data for the objective stays pending until they come, and its round waits. The data of one that
+    was stopped early are not used; places where more trials failed, or were stopped early, than
+    completed are left alone while there are others. Arms of other nodes, or attached by hand, are
+    used once their trials are complete, and are no part of the horizon.
 
     The record of each ask is kept in the metadata of its generator run, so that a node of this name
     can continue from an experiment alone. Ax's JSON rounds data to ten decimals, so arms after a

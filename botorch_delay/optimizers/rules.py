@@ -330,7 +330,7 @@ class BotorchRule(Rule):
             raise InputError(
                 f"{self.name} would see variances below {floor:.0e} as {floor:.0e}, and the prior "
                 f"variance is {variance:.1e}: give values, kernel and noise_var in a unit in which "
-                "it is about 1."
+                "it is about 1, and points in double precision."
             )
         X = model.surrogate.inputs(model.candidates[:2])
         y = sent([[0.0], [1.0]], X)[: len(X)]

@@ -538,7 +538,7 @@ def test_single_precision_warns_once_and_works():
         (
             {"input_transform": Round(integer_indices=[0], transform_on_train=False)},
             NotSupportedError,
-            "transform_on_train=False",
+            "transform_on_train=True",
         ),
         (
             {"train_X": X[:0], "train_Y": Y[:0], "outcome_transform": Standardize(1)},
