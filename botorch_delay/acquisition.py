@@ -15,10 +15,10 @@ from botorch.acquisition.input_constructors import acqf_input_constructor
 from botorch.acquisition.objective import PosteriorTransform
 from botorch.models.gpytorch import GPyTorchModel
 from botorch.models.model import Model, ModelList
+from botorch.posteriors.gpytorch import GPyTorchPosterior
 from botorch.utils.transforms import t_batch_mode_transform
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from gpytorch.models import ExactGP
-from gpytorch.settings import min_variance
 from torch import Tensor
 
 from botorch_delay import validation
@@ -179,7 +179,11 @@ def _fantasy_ucb_inputs(
 
 def _deviation(posterior: Any) -> Tensor:
     """Sigma at each point, also below GPyTorch's floor, for values of any scale."""
-    with min_variance(float_value=0.0, double_value=0.0, half_value=0.0):
+    if isinstance(posterior, GPyTorchPosterior):
+        # The setting of that floor is the whole process's, and other threads may use it.
+        covariance = posterior.distribution.lazy_covariance_matrix
+        variance = covariance.diagonal(dim1=-1, dim2=-2).unsqueeze(-1)
+    else:
         variance = posterior.variance
     # Above 0, where the root has no slope.
     return variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()
