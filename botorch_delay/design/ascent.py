@@ -14,7 +14,7 @@ set and gains: no start ever gets worse.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -318,13 +318,26 @@ def stretched(X: Tensor, inside: Callable[[Tensor], Tensor], generator: torch.Ge
     return X + low * direction
 
 
-def redraw(domain: BoxDomain, X: Tensor, generator: torch.Generator) -> Tensor:
-    """One column with a list of values drawn anew, for every point (``n x d``).
+def with_other_options(domain: Domain, X: Tensor, generator: torch.Generator) -> Tensor:
+    """Points of a box with categories (``n x d``), and as many with one category drawn anew.
+
+    Less those that the domain does not allow. Climbs should begin at all of them: a learned
+    deviation counts up to that of the start, so a climb never turns to an uncertain option.
+    """
+    assert isinstance(domain, BoxDomain)
+    other = redraw(domain, X, generator, sorted(domain.cat_dims))
+    return torch.cat([X, other[domain.holds(other)]])
+
+
+def redraw(
+    domain: BoxDomain, X: Tensor, generator: torch.Generator, columns: Sequence[int] | None = None
+) -> Tensor:
+    """One column with a list of values, or one of some, drawn anew for every point (``n x d``).
 
     Categories are drawn uniformly; values with an order from all distances, near ones as often as
     far ones.
     """
-    columns, redrawn = sorted(domain.lists), X.clone()
+    columns, redrawn = sorted(domain.lists) if columns is None else columns, X.clone()
     which = torch.randint(len(columns), (len(X),), generator=generator)
     drawn = torch.rand(2, len(X), generator=generator, dtype=torch.double)
     share, side = sent(drawn, X).double()

@@ -18,6 +18,7 @@ from botorch_delay.design.ascent import (
     maximize,
     nearby,
     tie_tolerance,
+    with_other_options,
 )
 from botorch_delay.domains.columns import Columns
 from botorch_delay.domains.devices import generator_for, moved, sent_rows
@@ -329,9 +330,12 @@ class Maximizer:
         starts, reached = pool[best], scores[best]
         if model.surrogate.learned:
             # In many columns no spread point is near the best answers.
-            leaders = torch.stack(model.answers.best(LEADERS))
-            near = nearby(self._domain, leaders, AROUND, LOCAL_REACH, model.generator())
+            leaders, generator = torch.stack(model.answers.best(LEADERS)), model.generator()
+            near = nearby(self._domain, leaders, AROUND, LOCAL_REACH, generator)
             near = (near if may_ask is None else near[may_ask(near)])[:climbs]
+            if self._domain.encoding.categories:
+                near = with_other_options(self._domain, near, generator)
+                near = near if may_ask is None else near[may_ask(near)]
             nowhere = near.new_full((len(near),), -torch.inf)
             starts = torch.cat([starts[: climbs // 2 + 1], near])
             reached = torch.cat([reached[: climbs // 2 + 1], nowhere])

@@ -868,6 +868,7 @@ _add_loose(
 )
 _add_rough("index, box, learned", index(square, learned), prompt, asks=5)
 _add_rough("index, box, learned, lists", index(lists, learned), batches)
+_add_rough("index, box, learned, options", index(mixed, learned), prompt, asks=20)
 
 # The others.
 INTERVAL = {"interval": (-2.0, 2.0)}

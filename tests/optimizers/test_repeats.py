@@ -9,7 +9,13 @@ from gpytorch.kernels import RBFKernel
 from scale import some
 
 import botorch_delay as bd
-from botorch_delay.design.ascent import LEADERS, LOCAL_REACH, nearby, redraw
+from botorch_delay.design.ascent import (
+    LEADERS,
+    LOCAL_REACH,
+    nearby,
+    redraw,
+    with_other_options,
+)
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.point_status import REPEATS
 from botorch_delay.history.trials import TrialState
@@ -329,3 +335,55 @@ def test_climbs_on_lists_begin_beside_the_best_answers():
     near = nearby(opt.domain, best, AROUND, LOCAL_REACH, generator(0))
     changed = (near.unsqueeze(1) != best).sum(dim=2).amin(dim=1)
     assert {0, 1} == set(changed.tolist())
+
+
+OPTIONS = "abcdefgh"
+MANY_OPTIONS = bd.Space(
+    {name: bd.Float(0, 1) for name in "vwxyz"} | {"kind": bd.Choice(list(OPTIONS))}
+)
+
+
+def loss_of_option(params):
+    best = zip("vwxyz", (0.63, 0.27, 0.4, 0.8, 0.1), strict=True)
+    offset = 0.07 * "hbcadefg".index(params["kind"])
+    return offset + sum(4 * (params[name] - at) ** 2 for name, at in best)
+
+
+@pytest.mark.parametrize("seed", some([4, 5, 6], 1))
+def test_no_other_option_at_the_best_settings_has_a_larger_bound_than_what_is_asked(seed):
+    opt = bd.BPEDelayOptimizer(MANY_OPTIONS, 40, maximize=False, seed=seed)
+    out, compared = [], 0
+    while len(opt.trials) < opt.horizon:
+        out.append(opt.ask())
+        if len(out) < 3:
+            continue
+        opt.tell(out[0], loss_of_option(out.pop(0).params))
+        asked = opt._maximizer.choose(0, -1).x
+        model = opt._maximizer.model
+        if model.is_blind:
+            continue
+        others = torch.stack(model.answers.best(LEADERS)).repeat(len(OPTIONS), 1)
+        others[:, -1] = torch.arange(len(others)) // (len(others) // len(OPTIONS))
+        X = torch.cat([asked.unsqueeze(0), others])
+        bound = model.mean_at(X) + 2.0**0.5 * model.deviation_at(X)
+        compared += 1
+        assert bool((bound[0] >= bound[1:] - 0.01).all())
+    assert compared > 30
+
+
+def test_other_options_are_beside_the_points_and_allowed():
+    low = bd.Choice(["p", "q"])
+    space = bd.Space(
+        {"x": bd.Float(0, 1), "n": bd.Int(1, 9), "kind": bd.Choice(list("abcd")), "other": low},
+        feasible=lambda params: params["kind"] != "d",
+    )
+    box = space.domain
+    X = box.from_unit(scattered(400, 4))
+    X = X[box.holds(X)]
+    found = with_other_options(box, X, generator(1))
+    assert torch.equal(found[: len(X)], X)
+    assert len(X) < len(found) < 2 * len(X)  # less those that are not allowed
+    assert bool(box.holds(found).all())
+    changed = (found[len(X) :].unsqueeze(1) != X).sum(dim=2).amin(dim=1)
+    assert {0, 1} == set(changed.tolist())
+    assert {0.0, 1.0, 2.0} == set(found[len(X) :, 2].tolist())
