@@ -20,6 +20,8 @@ from torch import Generator, Tensor
 from botorch_delay import validation
 from botorch_delay.exceptions import InputError, InputTypeError, NotSupportedError
 
+LONGEST_MEAN = 2.0**53  # in steps; floats do not tell larger whole numbers apart
+
 
 class DelayLaw:
     """A distribution of delays in steps, the base of every law.
@@ -123,7 +125,7 @@ class PoissonDelay(DelayLaw):
     Its u_T is the exact quantile, not the paper's psi; for that see :class:`SubExponentialDelay`.
 
     Args:
-        mean: the expected delay, in steps, at least 0.
+        mean: the expected delay, in steps, from 0 to 2^53.
 
     Example:
         >>> PoissonDelay(50.0).upper_bound(horizon=1000, delta=0.1)
@@ -133,7 +135,7 @@ class PoissonDelay(DelayLaw):
     mean: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "mean", validation.nonnegative(self.mean, "mean"))
+        object.__setattr__(self, "mean", _mean(self.mean))
 
     def sample(self, n: int, generator: Generator) -> Tensor:
         n = _checked(n, generator)
@@ -158,7 +160,7 @@ class GeometricDelay(DelayLaw):
     """Geometric delays on 0, 1, 2, ...: ``P(tau > u) = (1 - p)^(u + 1)``, ``p = 1 / (1 + mean)``.
 
     Args:
-        mean: the expected delay, in steps, at least 0.
+        mean: the expected delay, in steps, from 0 to 2^53.
 
     Example:
         >>> GeometricDelay(mean=1.0).quantile(0.9)
@@ -168,7 +170,7 @@ class GeometricDelay(DelayLaw):
     mean: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "mean", validation.nonnegative(self.mean, "mean"))
+        object.__setattr__(self, "mean", _mean(self.mean))
 
     def sample(self, n: int, generator: Generator) -> Tensor:
         n = _checked(n, generator)
@@ -197,7 +199,7 @@ class SubExponentialDelay(DelayLaw):
     It is a family of laws: it bounds delays and cannot be sampled.
 
     Args:
-        mean: the expected delay E[tau], in steps, at least 0.
+        mean: the expected delay E[tau], in steps, from 0 to 2^53.
         xi: the scale xi, in steps, above 0.
         b: the tail parameter b, in steps, above 0.
         paper_min: use the minimum that the paper prints for psi, to reproduce its figures. It is a
@@ -216,7 +218,7 @@ class SubExponentialDelay(DelayLaw):
     paper_min: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "mean", validation.nonnegative(self.mean, "mean"))
+        object.__setattr__(self, "mean", _mean(self.mean))
         object.__setattr__(self, "xi", validation.positive(self.xi, "xi"))
         object.__setattr__(self, "b", validation.positive(self.b, "b"))
         validation.flag(self.paper_min, "paper_min")
@@ -230,6 +232,14 @@ class SubExponentialDelay(DelayLaw):
         exponential = 2.0 * self.b * log_term
         psi = min(gaussian, exponential) if self.paper_min else max(gaussian, exponential)
         return self.mean + psi
+
+
+def _mean(value: Any) -> float:
+    """A mean delay, in steps, checked."""
+    mean = validation.nonnegative(value, "mean")
+    if mean > LONGEST_MEAN:
+        raise InputError(f"mean must be at most 2^53 steps, got {mean:g}.")
+    return mean
 
 
 def _checked(n: Any, generator: Any) -> int:

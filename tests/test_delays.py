@@ -109,6 +109,8 @@ def test_a_family_cannot_be_sampled():
         lambda: bd.PoissonDelay(-1.0),
         lambda: bd.PoissonDelay(math.nan),
         lambda: bd.GeometricDelay(mean=math.inf),
+        lambda: bd.GeometricDelay(mean=1e300),
+        lambda: bd.PoissonDelay(1e16),
         lambda: bd.SubExponentialDelay(-1.0, 9.0, 1.0),
         lambda: bd.SubExponentialDelay(1.0, 0.0, 1.0),
         lambda: bd.SubExponentialDelay(1.0, 9.0, math.nan),
@@ -166,3 +168,11 @@ def test_given_delays_are_checked():
         check_delays("soon", 2)
     with pytest.raises(InputError, match=r"shape \(3,\), got \(2,\)"):
         check_delays(torch.tensor([1, 2]), 3)
+
+
+@pytest.mark.parametrize("law", [bd.PoissonDelay(2.0**53), bd.GeometricDelay(2.0**53)])
+def test_the_longest_mean_gives_whole_delays(law):
+    sample = law.sample(100, generator(0))
+    assert sample.dtype == torch.int64
+    assert int(sample.min()) >= 0
+    assert abs(law.quantile(0.5) / law.mean - 0.85) < 0.16
