@@ -20,7 +20,7 @@ from torch import Generator, Tensor
 from botorch_delay import validation
 from botorch_delay.exceptions import InputError, InputTypeError, NotSupportedError
 
-LONGEST_MEAN = 2.0**53  # in steps; floats do not tell larger whole numbers apart
+MOST_STEPS = 2.0**53  # in steps; floats do not tell larger whole numbers apart
 
 
 class DelayLaw:
@@ -135,7 +135,7 @@ class PoissonDelay(DelayLaw):
     mean: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "mean", _mean(self.mean))
+        object.__setattr__(self, "mean", _steps(self.mean, "mean"))
 
     def sample(self, n: int, generator: Generator) -> Tensor:
         n = _checked(n, generator)
@@ -170,7 +170,7 @@ class GeometricDelay(DelayLaw):
     mean: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "mean", _mean(self.mean))
+        object.__setattr__(self, "mean", _steps(self.mean, "mean"))
 
     def sample(self, n: int, generator: Generator) -> Tensor:
         n = _checked(n, generator)
@@ -200,8 +200,8 @@ class SubExponentialDelay(DelayLaw):
 
     Args:
         mean: the expected delay E[tau], in steps, from 0 to 2^53.
-        xi: the scale xi, in steps, above 0.
-        b: the tail parameter b, in steps, above 0.
+        xi: the scale xi, in steps, above 0, at most 2^53.
+        b: the tail parameter b, in steps, above 0, at most 2^53.
         paper_min: use the minimum that the paper prints for psi, to reproduce its figures. It is a
             misprint: inverting the tail ``exp(-min(x^2 / (2 xi^2), x / (2 b)))`` gives the maximum.
             With the minimum delays exceed the bound far more often than promised.
@@ -218,9 +218,10 @@ class SubExponentialDelay(DelayLaw):
     paper_min: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "mean", _mean(self.mean))
-        object.__setattr__(self, "xi", validation.positive(self.xi, "xi"))
-        object.__setattr__(self, "b", validation.positive(self.b, "b"))
+        object.__setattr__(self, "mean", _steps(self.mean, "mean"))
+        for name in ("xi", "b"):
+            validation.positive(getattr(self, name), name)
+            object.__setattr__(self, name, _steps(getattr(self, name), name))
         validation.flag(self.paper_min, "paper_min")
 
     def upper_bound(self, horizon: int, delta: float) -> float:
@@ -234,12 +235,12 @@ class SubExponentialDelay(DelayLaw):
         return self.mean + psi
 
 
-def _mean(value: Any) -> float:
-    """A mean delay, in steps, checked."""
-    mean = validation.nonnegative(value, "mean")
-    if mean > LONGEST_MEAN:
-        raise InputError(f"mean must be at most 2^53 steps, got {mean:g}.")
-    return mean
+def _steps(value: Any, name: str) -> float:
+    """A number of steps, whole or not, checked."""
+    steps = validation.nonnegative(value, name)
+    if steps > MOST_STEPS:
+        raise InputError(f"{name} must be at most 2^53 steps, got {steps:g}.")
+    return steps
 
 
 def _checked(n: Any, generator: Any) -> int:

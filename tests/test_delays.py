@@ -110,6 +110,8 @@ def test_a_family_cannot_be_sampled():
         lambda: bd.PoissonDelay(math.nan),
         lambda: bd.GeometricDelay(mean=math.inf),
         lambda: bd.GeometricDelay(mean=1e300),
+        lambda: bd.SubExponentialDelay(mean=1.0, xi=1e300, b=1.0),
+        lambda: bd.SubExponentialDelay(mean=1.0, xi=1.0, b=1e300),
         lambda: bd.PoissonDelay(1e16),
         lambda: bd.SubExponentialDelay(-1.0, 9.0, 1.0),
         lambda: bd.SubExponentialDelay(1.0, 0.0, 1.0),
