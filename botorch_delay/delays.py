@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from scipy.special import pdtr, pdtrc
 from torch import Generator, Tensor
@@ -65,9 +64,7 @@ class DelayLaw:
         horizon = validation.whole(horizon, "horizon", 1)
         delta = validation.probability(delta, "delta")
         bound = self._upper_quantile(delta / (2.0 * horizon))
-        if not isinstance(bound, float | int | np.number) or not 0.0 <= bound < math.inf:
-            raise InputError(f"{self!r}.quantile must give steps of at least 0, it gave {bound!r}.")
-        return float(bound)
+        return validation.nonnegative(bound, f"{self!r}.quantile")
 
     def _upper_quantile(self, tail: float) -> float:
         """The smallest whole ``u`` with ``P(tau > u) <= tail``."""

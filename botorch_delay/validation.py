@@ -100,7 +100,10 @@ def flag(value: Any, name: str) -> bool:
 def instance(value: Any, kind: Any, name: str, expected: str, *, but: Any = ()) -> None:
     """Refuse a value that is not of a type (or one of a union), or is of one of the types but."""
     if not isinstance(value, kind) or isinstance(value, but):
-        raise InputTypeError(f"{name} must be {expected}, got {type(value).__name__}.")
+        got = type(value).__name__
+        if isinstance(value, type):
+            got = f"the class {value.__name__}, which is to be called: {value.__name__}(...)"
+        raise InputTypeError(f"{name} must be {expected}, got {got}.")
 
 
 def positive(value: Any, name: str) -> float:

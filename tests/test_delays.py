@@ -2,12 +2,17 @@ import math
 
 import pytest
 import torch
-from cases import generator
+from cases import generator, se
 from scipy import stats
 
 import botorch_delay as bd
 from botorch_delay.delays import check_delays
-from botorch_delay.exceptions import BotorchDelayError, InputError, NotSupportedError
+from botorch_delay.exceptions import (
+    BotorchDelayError,
+    InputError,
+    InputTypeError,
+    NotSupportedError,
+)
 
 LAWS = [
     bd.NoDelay(),
@@ -153,6 +158,19 @@ def test_a_law_that_lacks_its_quantile_says_what_to_define():
 
     with pytest.raises(NotSupportedError, match="has no quantile; define quantile, or upper_bound"):
         Unfinished().upper_bound(100, 0.1)
+
+
+def test_a_bound_that_is_no_number_of_steps_is_refused():
+    class Forgetful(bd.DelayLaw):
+        mean = 1.0
+
+        def upper_bound(self, horizon, delta):
+            pass
+
+    points = bd.FiniteDomain(torch.eye(3, dtype=torch.double))
+    options = {"covar_module": se(), "noise_var": 1e-2, "confidence": bd.FixedBeta(2.0)}
+    with pytest.raises(InputTypeError, match=r"Forgetful.upper_bound must be a number, got None"):
+        bd.BPEDelayOptimizer.as_published(points, 20, delay=Forgetful(), **options)
 
 
 def test_a_promise_far_below_the_resolution_of_the_tail_is_kept():

@@ -87,6 +87,11 @@ def test_what_cannot_be_used_says_what_was_expected(check, value, error, message
         check(value)
 
 
+def test_a_class_in_place_of_its_object_is_named():
+    with pytest.raises(InputTypeError, match=r"got the class dict, which is to be called: dict\("):
+        validation.instance(dict, str, "x", "a text")
+
+
 def test_matrices_and_columns():
     assert validation.matrix(POINTS.clone().requires_grad_(True), "X").requires_grad is False
     assert validation.matrix(POINTS[:0], "X", empty=True).shape == (0, 2)

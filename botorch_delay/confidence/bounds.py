@@ -90,6 +90,10 @@ class Parts:
     deviation: float = 0.0  # on sigma
     slack: float = 0.0  # what is added, in units of the values
 
+    def __post_init__(self) -> None:
+        for name in ("bias", "noise_norm", "deviation", "slack"):
+            object.__setattr__(self, name, validation.nonnegative(getattr(self, name), name))
+
 
 @dataclass(frozen=True)
 class HalfWidth:
@@ -112,6 +116,7 @@ class HalfWidth:
     def __post_init__(self) -> None:
         for name in ("multiplier", "slack"):
             object.__setattr__(self, name, validation.nonnegative(getattr(self, name), name))
+        validation.instance(self.parts, Parts | None, "parts", "a Parts, or None")
 
     @property
     def needs_weights(self) -> bool:

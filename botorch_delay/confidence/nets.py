@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from gpytorch.kernels import (
     AdditiveKernel,
+    ConstantKernel,
     Kernel,
     LinearKernel,
     MaternKernel,
@@ -163,14 +164,17 @@ def _measure_selected(kernel: Any, half: Tensor, box: Tensor) -> tuple[Tensor, f
         root = _plain(kernel.variance).flatten().sqrt()
         corner = torch.linalg.vector_norm(box.abs().amax(dim=0) * root).item()
         return _UPWARDS * torch.linalg.vector_norm(half * root, dim=-1), _UPWARDS * corner
+    if kind is ConstantKernel:
+        return half.new_zeros(half.shape[:-1]), _UPWARDS * math.sqrt(kernel.constant.item())
     if kind is ScaleKernel:
         scale = _UPWARDS * math.sqrt(kernel.outputscale.item())
         distance, top = _measure_selected(kernel.base_kernel, half, box)
         return scale * distance, scale * top
     if kind not in (AdditiveKernel, ProductKernel):
         raise NotSupportedError(
-            f"How fast a {type(kernel).__name__} varies over a box is not known; use "
-            'RKHSConfidence(..., uniform="trace"), which needs no net.'
+            f"How fast a {type(kernel).__name__} varies over a box is not known. Use an RBF, "
+            "Matern, linear or constant kernel, or such kernels scaled, added or multiplied; a "
+            'FiniteDomain; or, for rounds alone, RKHSConfidence(..., uniform="trace").'
         )
     (distance, top), *others = (_measure(part, half, box) for part in kernel.kernels)
     for other, bound in others:

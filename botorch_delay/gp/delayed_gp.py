@@ -30,7 +30,7 @@ from botorch_delay import validation
 from botorch_delay.domains.devices import sent
 from botorch_delay.exceptions import InputError, NotSupportedError
 from botorch_delay.gp.factor import Factor, factorize
-from botorch_delay.gp.kernels import check_kernel, covariance
+from botorch_delay.gp.kernels import check_prior, covariance
 
 
 class DelayedGP(SingleTaskGP):
@@ -115,9 +115,9 @@ class DelayedGP(SingleTaskGP):
                 "outcome_transform until then; leave out input_transform as well, or give it "
                 "bounds, for instance Normalize(d, bounds=bounds)."
             )
-        if covar_module is not None and input_transform is None:
+        if len(train_X) or input_transform is None:
             at = train_X if len(train_X) else train_X.new_zeros(1, train_X.shape[1])
-            check_kernel(covar_module, at)
+            check_prior(covar_module, mean_module, at, input_transform)
         validation.warn_single_precision(train_X, stacklevel=2)
         with (
             warnings.catch_warnings(),

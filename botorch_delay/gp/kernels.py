@@ -8,12 +8,14 @@ library knows are evaluated from coordinate differences; all others by GPyTorch.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping
 from functools import reduce
 from typing import Any
 
 import torch
+from botorch.models.transforms.input import InputTransform
 from gpytorch.constraints import Interval, Positive
 from gpytorch.kernels import (
     AdditiveKernel,
@@ -28,8 +30,11 @@ from gpytorch.kernels import (
     RQKernel,
     ScaleKernel,
 )
+from gpytorch.means import Mean
 from linear_operator import to_dense
 from torch import Tensor
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.dropout import _DropoutNd
 
 from botorch_delay import validation
 from botorch_delay.exceptions import InputError, InputTypeError, StorageError
@@ -39,6 +44,8 @@ from botorch_delay.exceptions import InputError, InputTypeError, StorageError
 CHUNK_ELEMENTS = 2**22
 CACHE_ELEMENTS = 2**18
 MOST_DIFFERENCES = 2**26  # on CUDA, of all coordinates at once: 512 MiB in double
+# Layers of networks that kernels may learn features with.
+_RANDOM_IN_TRAINING = (_DropoutNd, _NormBase)
 
 
 def rows_per_chunk(columns: int, like: Tensor) -> int:
@@ -75,7 +82,7 @@ def prior_variance(covar_module: Kernel, X: Tensor) -> Tensor:
         return X.new_ones(X.shape[:-1])
     if kind is ScaleKernel and not covar_module.batch_shape:
         return covar_module.outputscale * prior_variance(covar_module.base_kernel, X)
-    return covar_module(X, diag=True)
+    return covar_module(X, diag=True).clone()  # the kernel may keep what it returns
 
 
 def check_kernel(covar_module: Any, like: Tensor) -> Kernel:
@@ -93,19 +100,36 @@ def check_kernel(covar_module: Any, like: Tensor) -> Kernel:
             "covar_module must not have a batch shape, got "
             f"batch_shape={tuple(covar_module.batch_shape)}."
         )
+    for part in covar_module.modules():
+        if part.training and isinstance(part, _RANDOM_IN_TRAINING):
+            raise InputError(
+                f"covar_module has a {type(part).__name__} in training mode, whose values change "
+                "from call to call; call covar_module.eval() first."
+            )
     try:
         with torch.no_grad():
             # On all points: some kernels overflow far out. GPyTorch checks the columns here.
             prior = covar_module(like, diag=True)
             values = covariance(covar_module, like[:1], like[:1])
-    except (RuntimeError, IndexError) as error:
+            kinds = {prior.dtype, values.dtype}
+    except Exception as error:
         raise InputError(
-            f"covar_module cannot be evaluated on points with {like.shape[-1]} columns: {error}"
+            f"covar_module cannot be evaluated on points with {like.shape[-1]} columns: "
+            f"{type(error).__name__}: {error}"
         ) from error
+    if kinds != {like.dtype}:
+        found = ", ".join(sorted(map(str, kinds)))
+        raise InputTypeError(f"covar_module must give {like.dtype} as the points are, got {found}.")
     if values.shape != (1, 1) or not torch.isfinite(values).all():
         raise InputError(
             "covar_module must give one finite value per pair of points; at the first point it "
             f"gives {values.tolist()}."
+        )
+    if prior.shape != like.shape[:1] or not torch.allclose(prior[0], values, rtol=1e-3):
+        raise InputError(
+            "covar_module must give k(x, x) for every point where diag=True; it gives the shape "
+            f"{tuple(prior.shape)} for {len(like)} points, and at the first {prior[:1].tolist()} "
+            f"where k(x, x) is {values.item()}."
         )
     if not torch.isfinite(prior).all() or (prior < 0).any():
         bad = int((~torch.isfinite(prior) | (prior < 0)).nonzero()[0])
@@ -114,6 +138,29 @@ def check_kernel(covar_module: Any, like: Tensor) -> Kernel:
             f"{prior[bad].item()}."
         )
     return covar_module
+
+
+def check_prior(
+    covar_module: Any, mean_module: Mean | None, X: Tensor, transform: InputTransform | None
+) -> None:
+    """Check that a kernel and a mean, None for defaults, take points after a transform."""
+    if transform is not None:
+        X = copy.deepcopy(transform).transform(X)
+    if covar_module is not None:
+        check_kernel(covar_module, X)
+    if mean_module is None:
+        return
+    try:
+        with torch.no_grad():
+            found = tuple(copy.deepcopy(mean_module).to(X)(X).shape)
+    except Exception as error:
+        raise InputError(
+            f"mean_module cannot be evaluated on points with {X.shape[-1]} columns: {error}"
+        ) from error
+    if found != X.shape[:1]:
+        raise InputError(
+            f"mean_module must give each of {len(X)} points one value, got the shape {found}."
+        )
 
 
 def _forward(kernel: Any, X1: Tensor, X2: Tensor) -> Tensor:
@@ -138,7 +185,12 @@ def _forward(kernel: Any, X1: Tensor, X2: Tensor) -> Tensor:
         return reduce(torch.add, (covariance(part, X1, X2) for part in kernel.kernels))
     if kind is ProductKernel:
         return reduce(torch.mul, (covariance(part, X1, X2) for part in kernel.kernels))
-    return to_dense(kernel.forward(X1, X2))
+    n, m = X1.shape[-2], X2.shape[-2]
+    if not n or not m:  # which not every kernel takes
+        batch = torch.broadcast_shapes(kernel.batch_shape, X1.shape[:-2], X2.shape[:-2])
+        return X1.new_zeros(*batch, n, m)
+    # Callers work in place, and the kernel may keep what it returns.
+    return to_dense(kernel.forward(X1, X2)).clone()
 
 
 def _distance(kernel: Kernel, X1: Tensor, X2: Tensor, factor: float = 1.0) -> Tensor:

@@ -372,7 +372,8 @@ class BPEConfig(BoundsConfig):
         wait = None
         if self.delay is not None:
             assert self.horizon is not None
-            wait = self.delay.upper_bound(self.horizon, self.delta)
+            name = f"{type(self.delay).__name__}.upper_bound"
+            wait = validation.nonnegative(self.delay.upper_bound(self.horizon, self.delta), name)
         return RoundRule(self.horizon, self.rounds, self.fraction, wait)
 
 

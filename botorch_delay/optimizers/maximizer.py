@@ -152,11 +152,13 @@ class Maximizer:
             model = model.with_drawn_answers()
         scores = self._first_order() if blind else self.rule.score(model)
         count, is_tensor = len(model.candidates), isinstance(scores, Tensor)
-        if not is_tensor or scores.shape != (count,):
-            got = tuple(scores.shape) if is_tensor else type(scores).__name__
+        if not is_tensor or scores.shape != (count,) or not scores.is_floating_point():
+            got = type(scores).__name__
+            if is_tensor:
+                got = f"{scores.dtype} of shape {tuple(scores.shape)}"
             raise InputError(
-                f"The score of {self.rule!r} must be a tensor of shape {(count,)}, a number for "
-                f"each candidate; got {got}."
+                f"The score of {self.rule!r} must be a floating tensor of shape {(count,)}, a "
+                f"number for each candidate; got {got}."
             )
         new_first &= self._domain.is_discrete and model.surrogate.learned
         point, comparable = None, self.rule.scores_are_values and not blind

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from oracle import bounds, kernel_function, posterior
 
 import botorch_delay as bd
-from botorch_delay.confidence.bounds import Evidence
+from botorch_delay.confidence.bounds import Evidence, HalfWidth, Parts
 from botorch_delay.confidence.information import spectrum
 from botorch_delay.confidence.nets import largest_prior_deviation, nets
 from botorch_delay.exceptions import InputError, InputTypeError, NumericsWarning
@@ -72,6 +72,14 @@ def test_bounds_equal_the_written_out_formula(name, tight, column):
     for ours, theirs in zip(got, expected, strict=True):
         assert ours.shape == (30,)
         np.testing.assert_allclose(ours, theirs, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("parts", [{"bias": -5.0}, {"bias": 1.0, "slack": math.nan}])
+def test_negative_parts_of_a_half_width_are_refused(parts):
+    with pytest.raises(InputError, match=r"bias must be at least 0|slack must be finite"):
+        HalfWidth(2.0, parts=Parts(**parts))
+    with pytest.raises(InputTypeError, match="parts must be a Parts, or None, got int"):
+        HalfWidth(2.0, parts=3)
 
 
 def test_bounds_at_no_point_are_empty():

@@ -5,6 +5,7 @@ import pytest
 import torch
 from cases import KERNELS, generator, se, with_values
 from gpytorch.kernels import (
+    ConstantKernel,
     LinearKernel,
     MaternKernel,
     RBFKernel,
@@ -13,6 +14,7 @@ from gpytorch.kernels import (
 )
 from oracle import kernel_function
 
+import botorch_delay as bd
 from botorch_delay.confidence.nets import _measure, largest_prior_deviation, nets
 from botorch_delay.exceptions import NotSupportedError
 
@@ -173,6 +175,22 @@ def test_smaller_radii_make_larger_nets():
     made = nets(KERNELS["sum"](), BOX, {}, [0.5, 0.05, 0.005])
     assert made[0].log_size < made[1].log_size < made[2].log_size
     assert made[1] == net(KERNELS["sum"](), BOX, {}, 0.05)
+
+
+def test_a_constant_moves_no_points_apart():
+    half = torch.tensor([0.2, 0.1], dtype=torch.double)
+    raised = se() + with_values(ConstantKernel(), constant=2.0)
+    apart = distance_bound(se(), half, BOX)
+    assert distance_bound(raised, half, BOX) == pytest.approx(apart, rel=1e-9)
+    assert largest_prior_deviation(raised, BOX) == pytest.approx(math.sqrt(3.0), rel=1e-9)
+    opt = bd.AcquisitionOptimizer(bd.BoxDomain(BOX), covar_module=raised, noise_var=1e-2)
+    opt.tell(opt.ask(), 1.0)
+    assert 0.0 < opt.certify(3.0, 0.1).gap < 2 * 3.0 * math.sqrt(3.0)
+    flat = bd.AcquisitionOptimizer(
+        bd.BoxDomain(BOX), covar_module=ConstantKernel().double(), noise_var=1e-2
+    )
+    flat.tell(flat.ask(), 1.0)
+    assert flat.certify(3.0, 0.1).gap >= 0.0
 
 
 def test_other_kernels_and_bad_radii_are_refused():

@@ -18,7 +18,8 @@ from botorch.optim import optimize_acqf
 from botorch.sampling import SobolQMCNormalSampler
 from botorch.settings import propagate_grads
 from cases import KERNELS, normal, scattered, se
-from gpytorch.means import ConstantMean, ZeroMean
+from gpytorch.kernels import RBFKernel
+from gpytorch.means import ConstantMean, LinearMean, ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from oracle import kernel_function, posterior
 
@@ -627,3 +628,19 @@ def test_models_that_follow_from_one_another_share_a_factor_and_never_change():
             model.posterior(T).variance, anew.posterior(T).variance, atol=1e-9, rtol=0
         )
     assert torch.equal(before, one.posterior(T).mean)
+
+
+@pytest.mark.parametrize("transform", [None, Normalize(2)])
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"covar_module": RBFKernel(ard_num_dims=5).double()}, "covar_module .*2 columns"),
+        ({"mean_module": LinearMean(5)}, "mean_module .*2 columns"),
+        ({"mean_module": ConstantMean(batch_shape=torch.Size([2]))}, r"shape \(2, 20\)"),
+    ],
+)
+def test_kernels_and_means_that_do_not_fit_are_refused_when_the_model_is_made(
+    parts, message, transform
+):
+    with pytest.raises(InputError, match=message):
+        bd.DelayedGP(X, Y, noise_var=NOISE, input_transform=transform, **parts)

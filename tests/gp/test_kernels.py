@@ -8,6 +8,7 @@ from gpytorch.constraints import GreaterThan, Interval, LessThan
 from gpytorch.kernels import (
     ConstantKernel,
     CosineKernel,
+    Kernel,
     MaternKernel,
     PeriodicKernel,
     PolynomialKernel,
@@ -17,6 +18,7 @@ from gpytorch.kernels import (
 )
 from oracle import kernel_function
 
+from botorch_delay.design.greedy import greedy_max_variance
 from botorch_delay.exceptions import InputError, InputTypeError, StorageError
 from botorch_delay.gp import kernels
 from botorch_delay.gp.kernels import (
@@ -152,3 +154,66 @@ def test_kernels_that_cannot_be_used_are_refused():
     broken.raw_lengthscale.data.fill_(torch.nan)
     with pytest.raises(InputError, match="finite"):
         check_kernel(broken, X)
+
+
+class Returning(Kernel):
+    """A kernel whose values, and those of ``diag=True``, are as a test says."""
+
+    def __init__(self, values, diagonal=None):
+        super().__init__()
+        self.values, self.diagonal = values, diagonal or (lambda x: x.new_ones(len(x)))
+
+    def forward(self, x1, x2, diag=False, **params):
+        return self.diagonal(x1) if diag else self.values(x1, x2)
+
+
+def ones(x1, x2):
+    return x1.new_ones(len(x1), len(x2))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "error", "message"),
+    [
+        (Returning(lambda x1, x2: 7 * ones(x1, x2)), InputError, r"\[1.0\] where k.* is 7.0"),
+        (Returning(ones, lambda x: x.new_ones(1)), InputError, r"shape \(1,\) for 4 points"),
+        (Returning(lambda x1, x2: ones(x1, x2).float()), InputTypeError, "torch.float32, torch"),
+        (Returning(lambda x1: 1.0), InputError, r"diag=False|TypeError"),
+        (Returning(lambda x1, x2: {}["lengthscale"]), InputError, "KeyError: 'lengthscale'"),
+    ],
+)
+def test_kernels_with_mistakes_are_refused(kernel, error, message):
+    with pytest.raises(error, match=message):
+        check_kernel(kernel, scattered(4))
+
+
+def test_a_kernel_whose_values_change_from_call_to_call_is_refused():
+    kernel = se()
+    kernel.features = torch.nn.Sequential(torch.nn.Dropout(0.5))
+    with pytest.raises(InputError, match=r"Dropout in training mode.*call covar_module.eval"):
+        check_kernel(kernel, scattered(4))
+    assert check_kernel(kernel.eval(), scattered(4)) is kernel
+
+
+def test_what_a_kernel_keeps_is_not_written_to():
+    kept = {}
+
+    def values(x1, x2):
+        key = x1.numpy().tobytes() + x2.numpy().tobytes()
+        if key not in kept:
+            kept[key] = covariance(se(), x1, x2)
+        return kept[key]
+
+    X = scattered(25)
+    picks = [greedy_max_variance(Returning(values), X, 1e-3, 6).tolist() for _ in range(2)]
+    assert picks == [greedy_max_variance(se(), X, 1e-3, 6).tolist()] * 2
+    kept_prior = torch.ones(25, dtype=torch.double)
+    greedy_max_variance(Returning(values, lambda x: kept_prior[: len(x)]), X, 1e-3, 3)
+    assert (kept_prior == 1.0).all()
+    constant = with_values(ConstantKernel(), constant=2.0)  # its values are one number, expanded
+    assert len(greedy_max_variance(constant, X, 1e-3, 3)) == 3
+
+
+def test_no_point_needs_no_kernel():
+    kernel = Returning(lambda x1, x2: 1 / 0)
+    assert covariance(kernel, scattered(0), scattered(3)).shape == (0, 3)
+    assert covariance(kernel, scattered(3), scattered(0)).shape == (3, 0)

@@ -18,6 +18,7 @@ from botorch.acquisition import (
 )
 from botorch.acquisition.logei import qLogExpectedImprovement, qLogNoisyExpectedImprovement
 from botorch.exceptions.warnings import InputDataWarning, NumericsWarning
+from botorch.models.kernels.categorical import CategoricalKernel
 from botorch.optim import optimize_acqf_discrete
 from botorch.sampling import SobolQMCNormalSampler
 from cases import KERNELS, generator, normal, rows_of, scattered, se
@@ -241,7 +242,7 @@ class InRows(LargestMean):
 
 
 def test_a_score_that_is_no_number_for_each_candidate_is_refused():
-    with pytest.raises(InputError, match="a number for each candidate; got \\(1, "):
+    with pytest.raises(InputError, match=r"a number for each candidate; got torch.float64 of shape \(1, "):
         make(InRows()).ask()
 
 
@@ -335,10 +336,32 @@ class NumPyScores(bd.Rule):
         return np.zeros(len(model.candidates))
 
 
-def test_scores_that_are_no_tensor_are_refused():
-    opt = make(NumPyScores(), bd.Hallucinate())
-    with pytest.raises(InputError, match=r"must be a tensor of shape .* got ndarray"):
+class Positive(bd.Rule):
+    def value(self, model, mean, deviation):
+        return mean > 0.0
+
+
+@pytest.mark.parametrize(("rule", "got"), [(NumPyScores, "ndarray"), (Positive, "torch.bool")])
+def test_scores_that_are_no_floats_of_a_tensor_are_refused(rule, got):
+    opt = make(rule(), bd.Hallucinate())
+    with pytest.raises(InputError, match=rf"must be a floating tensor of shape .* got .*{got}"):
         opt.ask()
+
+
+class Constant(bd.Rule):
+    def value(self, model, mean, deviation):
+        return torch.ones_like(mean)
+
+
+@pytest.mark.parametrize(
+    ("rule", "kernel"), [(Constant(), RBFKernel()), (bd.UCB(4.0), CategoricalKernel())]
+)
+def test_rules_and_kernels_without_a_slope_are_played_on_boxes(rule, kernel):
+    space = bd.Space(a=bd.Choice(["x", "y", "z"]), b=bd.Int(0, 5))
+    opt = bd.AcquisitionOptimizer(space, rule=rule, covar_module=kernel.double(), noise_var=1e-3)
+    for trial in opt.ask(4):
+        opt.tell(trial, float(trial.params["b"]))
+    assert opt.ask().params["b"] in range(6)
 
 
 def believing(seed, rule=None, **options):
