@@ -242,7 +242,7 @@ class InRows(LargestMean):
 
 
 def test_a_score_that_is_no_number_for_each_candidate_is_refused():
-    with pytest.raises(InputError, match=r"a number for each candidate; got torch.float64 of shape \(1, "):
+    with pytest.raises(InputError, match=r"each candidate; got torch.float64 of shape \(1, "):
         make(InRows()).ask()
 
 
