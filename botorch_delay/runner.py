@@ -226,6 +226,7 @@ class _Loop:
         self.report.resumed = asked = len(optimizer.trials)
         answered = sum(trial.value is not None for trial in optimizer.trials)
         self.succeeded = answered > 0
+        self.good_enough = self.until_gap is not None and self.succeeded  # looked at before asking
         if answered < self.n_trials <= asked:
             logger.warning(
                 "nothing is evaluated: %d trials have been asked before, %d of them with an "
@@ -304,10 +305,13 @@ class _Loop:
                 if self.held_back:
                     self._tell_failures()  # they may be asked again
                     continue
-                # All points are known, or on_result has called finish().
+                # All points are known, or finish() was called, perhaps before this call.
                 ends = isinstance(error, HorizonError) or (optimizer.exact and self.succeeded)
-                if not (self.in_flight or (ends and self.report.evaluations)):
+                evaluated = self.in_flight or self.report.evaluations
+                if not (self.in_flight or (ends and (evaluated or self.report.resumed))):
                     raise
+                if not evaluated:
+                    logger.warning("nothing is evaluated: %s", error)
                 return
             self._submit(trial)
 
@@ -454,8 +458,7 @@ class _Loop:
         self.bar.update()
         if self.until_gap is not None and not self.good_enough:
             answers = sum(t.state is TrialState.COMPLETED for t in self.optimizer.trials)
-            last = self.last_check
-            if answers > last and not 20 < answers < GROWTH_TO_CERTIFY * last:
+            if answers > self.last_check and not 20 < answers < GROWTH_TO_CERTIFY * self.last_check:
                 self.last_check = answers
                 self.good_enough = self.optimizer.certificate.gap <= self.until_gap
         if self.on_result is not None:
@@ -463,10 +466,7 @@ class _Loop:
                 said = self.on_result(self.optimizer, trial)
                 self.stopped |= bool(said) and not inspect.iscoroutine(said)
             except Exception as error:
-                logger.exception(
-                    "on_result raised at trial %d; once what is in flight is told, so does run",
-                    trial.id,
-                )
+                logger.exception("on_result raised at trial %d; what runs is still told", trial.id)
                 self.on_result, self.stopped, self.mistake = None, True, error
 
     def _goes_on(self) -> bool:

@@ -547,13 +547,13 @@ def test_where_nothing_else_can_be_asked_failures_are_told_and_asked_again(threa
     assert states(opt) == [TrialState.FAILED, TrialState.COMPLETED]
 
 
-def test_a_run_ends_once_exact_evaluations_have_been_made_of_all_points(threads):
+def test_a_run_ends_once_exact_evaluations_have_been_made_of_all_points(threads, caplog):
     opt = bd.BPEDelayOptimizer(bd.Space.grid(a=bd.Int(0, 4)), 12, exact=True)
     report = run(opt, lambda a: float(a), threads, 12, 3, progress=False)
     assert sorted(trial.params["a"] for trial in opt.trials) == [0, 1, 2, 3, 4]
     assert len(report.evaluations) == 5
-    with pytest.raises(EmptyDomainError, match="No point is left to ask"):
-        run(opt, lambda a: float(a), threads, 12, 3, progress=False)
+    assert not run(opt, lambda a: float(a), threads, 12, 3, progress=False).evaluations
+    assert "nothing is evaluated: No point is left to ask" in caplog.text
 
 
 def test_where_failed_points_are_held_other_evaluations_are_waited_for(threads):
@@ -578,6 +578,23 @@ def test_finish_in_on_result_ends_a_run(threads):
     )
     assert 4 <= len(opt.trials) < 8
     assert len(report.evaluations) == len(opt.trials)
+
+
+def test_a_run_that_was_finished_or_has_seen_all_points_ends_at_once(threads, tmp_path, caplog):
+    def again(name, on_result=None, **options):
+        opt = bd.BPEDelayOptimizer(bd.Space.grid(a=bd.Int(0, 3)), 20, **options)
+        store = {"store": tmp_path / name, "on_result": on_result, "progress": False}
+        return run(opt, lambda a: float(a), threads, 20, 1, **store)
+
+    assert len(again("finished.db", lambda opt, trial: opt.finish()).evaluations) == 1
+    report = again("finished.db")
+    assert (report.resumed, len(report.evaluations)) == (1, 0)
+    assert "nothing is evaluated: The run was finished after 1 of 20 asks" in caplog.text
+    with bd.editing(tmp_path / "finished.db") as opt:  # as the message says
+        opt.extend()
+    assert len(again("finished.db").evaluations) == 19
+    assert len(again("exact.db", exact=True).evaluations) == 4
+    assert not again("exact.db", exact=True).evaluations
 
 
 def test_exact_points_that_all_fail_are_no_end_of_a_run(threads):

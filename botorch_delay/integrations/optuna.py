@@ -55,8 +55,8 @@ logger = logging.getLogger(__name__)
 ATTRIBUTE = "botorch_delay"  # the system attribute with the record of a trial's ask
 MAX_ATTEMPTS = 10  # choices of a point that no other process has just taken
 MAX_RUNS = 8  # optimizers that a sampler keeps, one per study and search space
-# Completed trials without a parameter of search_space until it is warned of: conditional ones come.
-ENOUGH_TRIALS = 10
+_now = datetime.now  # as Optuna stores times: local, without a zone
+ENOUGH_TRIALS = 10  # completed ones, until a parameter that none of them has is warned of
 
 NONE_SHARED = (
     "No parameter with more than one value is in all completed trials, so that TPE chooses each on "
@@ -216,13 +216,19 @@ class DelaySampler(BaseSampler):
 
         Args:
             study: the study.
-            tried: whether only parameters of trials with a result are recommended.
+            tried: whether all parameters of a trial with a result are recommended. If not, those
+                that are not chosen together are left out, unless they have a single value.
         """
         run = self._synced(study)
         names = run.domain.columns.parameters
         if (completed := _completed(study)) and not any(names & t.params.keys() for t in completed):
             raise NoAnswerError(NEVER_SUGGESTED.format(", ".join(names)))
-        return run.recommend(tried=tried)
+        found = run.recommend(tried=tried)
+        if tried:
+            return next((t.params for t in completed if t.params.items() >= found.items()), found)
+        last = completed[-1].distributions
+        kept = [n for n in last if last[n].single() and all(n in t.params for t in completed)]
+        return {n: completed[-1].params[n] for n in kept} | found
 
     def guarantee(self, study: Study) -> Guarantee:
         """What is claimed for this study, and why not more; raises as :meth:`optimizer` does."""
@@ -492,7 +498,3 @@ def _check_space(search_space: Any) -> dict[str, BaseDistribution]:
             "{'x': optuna.distributions.FloatDistribution(0, 1)}."
         )
     return _varying(search_space)
-
-
-def _now() -> datetime:
-    return datetime.now()  # as Optuna stores times: local, without a zone

@@ -403,6 +403,10 @@ def test_a_run_ends_when_the_recommended_point_is_good_enough():
     assert len(opt.trials) == len(report.evaluations) < 60
     assert float(f.max() - f[opt.recommend().index]) <= report.certificate.gap
     assert report.certificate == opt.certificate
+    with ThreadPoolExecutor(1) as pool:  # it is good enough before anything is asked
+        again = run(opt, objective, pool, 60, 1, until_gap=1.0, progress=False)
+    assert not again.evaluations
+    assert again.certificate == report.certificate
     with ThreadPoolExecutor(1) as pool, pytest.raises(NotSupportedError, match="norm bound"):
         run(index(bd.UCB(1.0)), objective, pool, 5, 1, until_gap=1.0, progress=False)
 
