@@ -251,8 +251,9 @@ class OpenRound:
             inside = self.active.has
             picks = [slot.key for slot in self.slots if not self.is_given_up(slot)]
             known = {k for k, status in self.statuses.items() if status is PointStatus.KNOWN}
-            known.update(self.known)
-            picks = sorted(known.difference(picks), key=abs) + picks  # as they were met
+            # Those known when the round began count again in the slots that ask them.
+            known = known.difference(picks) | set(self.known)
+            picks = sorted(known, key=abs) + picks  # as they were met
             in_set = filter(inside, picks)
             self.design = self.active.design(self.surrogate, self.number, in_set)
             for key, status in self.statuses.items():

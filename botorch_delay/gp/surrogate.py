@@ -165,8 +165,10 @@ class Surrogate:
 
     def in_own_units(self, y: Tensor, noise_var: Tensor) -> tuple[Tensor, Tensor]:
         """Answers and their noise variances in units of g, ``m`` each; NaN noise stays NaN."""
-        noise = noise_var.to(y) * self.warping.slope(y).square() / self.scale**2
-        return (self.warping(y) - self.offset) / self.scale, noise
+        # In units of tiny values it may overflow, in those of huge ones vanish.
+        noise = noise_var.to(y) * self.warping.slope(y).square() / self.scale / self.scale
+        most = validation.largest_value(self.like)
+        return (self.warping(y) - self.offset) / self.scale, noise.clamp(1.0 / most, most)
 
     def warped(self, value: float) -> float:
         """The warped value of one of the user's, to be maximised."""
@@ -181,14 +183,16 @@ class Surrogate:
 
         A value that is None becomes 0, the mean of g; noise that is None the surrogate's own.
         """
-        noise = self.noise_var if noise_var is None else noise_var / self.scale**2
+        noise = self.noise_var if noise_var is None else noise_var / self.scale / self.scale
         if value is None:
             return 0.0, noise
         if not self.warping.is_identity:
             if noise_var is not None:
-                noise *= self.warping.slope(torch.tensor(value, dtype=torch.double)).item() ** 2
+                slope = self.warping.slope(torch.tensor(value, dtype=torch.double)).item()
+                noise *= slope * slope
             value = self.warped(value)
-        return (value - self.offset) / self.scale, noise
+        most = validation.largest_value(self.like)
+        return (value - self.offset) / self.scale, min(max(noise, 1.0 / most), most)
 
     def posterior(self, data: Data) -> Posterior:
         """Posterior of the values at any points of the domain, from data in units of g."""

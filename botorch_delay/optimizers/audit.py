@@ -204,14 +204,16 @@ class Audit(TrialObserver):
         if budget is not None:
             terms = budget.terms()
             factor, waits, cost = terms.factor, budget.waits, terms.waits_cost
+            useless = ""
+            if terms.plan > 0.0:  # there is more than one point
+                useless = f": a factor of {terms.trivial / terms.plan:.3g} or more says nothing"
             assumptions.append(
                 f"the regret bound is {terms.bound:.6g} (B = {terms.plan:.6g}, BPE-Delay's plan on "
                 "the whole set), plus W, what asks cost while a round waits or a point is asked "
                 f"again ({terms.waits_cost:.6g} so far), plus E, what rounds on the active set "
                 f"come to beyond the plan ({terms.excess:.6g} so far). Any asks cost at most "
-                f"{terms.trivial:.6g}: a factor of {terms.trivial / terms.plan:.3g} or more says "
-                "nothing. certificate needs none of B, W and E, and holds whatever delays, "
-                "failures and missing answers depend on"
+                f"{terms.trivial:.6g}{useless}. certificate needs none of B, W and E, and holds "
+                "whatever delays, failures and missing answers depend on"
             )
         elif self._constants is not None and self._rounds.round_rule.on_arrival:
             waits, cost = self._waits()

@@ -273,8 +273,9 @@ class Optimizer(ReadableRun, ABC):
     def detach(self, result: Attached | int, reason: str = "") -> None:
         """Take back an attached result; it is kept in ``detached``.
 
-        As with :meth:`correct`, decisions already made stay: ``guarantee`` ends if a round whose
-        bounds use attached results (``evidence="all"``, exact evaluations) was closed with it.
+        As with :meth:`correct`, decisions already made stay: the design of the open round still
+        counts its point, and ``guarantee`` ends if a round whose bounds use attached results
+        (``evidence="all"``, exact evaluations) was closed with it.
 
         Args:
             result: one of ``attached``, or its id.

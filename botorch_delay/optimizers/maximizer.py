@@ -284,12 +284,12 @@ class Maximizer:
         if active is not None and active.rows is not None:
             within = torch.zeros_like(within).index_fill(0, active.rows, True)
         closed, fails = model.feasibility.unavailable(), model.where_trials_fail()
-        avoided = list(avoided)
-        if not self._config.repeat_pending:
-            avoided += model.running()
+        running = [] if self._config.repeat_pending else list(model.running())
+        avoided = [*avoided, *running]
         if self._domain.is_countable and model.tells_all_at_once:
             avoided = model.feasibility.tried()
-        for keys, left_out in ((closed + avoided, fails), (closed, fails), (closed, None)):
+        stages = [(closed + keys, fails) for keys in (avoided, running, [])]
+        for keys, left_out in (*stages, (closed, None)):
             if not keys and inside is None and left_out is None and model.pool is None:
                 return None, within
             taken = _hashes(model.points([key for key in keys if key < 0]))

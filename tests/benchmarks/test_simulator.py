@@ -123,7 +123,7 @@ def test_what_a_law_samples_is_checked():
 
     with pytest.raises(InputError, match="at least 0"):
         simulate(make(), PROBLEM, Odd(), 10)
-    with pytest.raises(InputError, match=r"quantile must give steps"):
+    with pytest.raises(InputError, match=r"quantile must be at least 0, got -3.0"):
         make(delay=Odd())
 
 

@@ -469,6 +469,18 @@ def test_single_precision_works():
     assert len(opt.rounds) >= 2
 
 
+@pytest.mark.parametrize("asked", [4, 5, 6])
+def test_a_loaded_round_counts_attached_points_as_the_live_one_does(asked):
+    points = torch.tensor([[0.0], [0.5], [1.0]], dtype=torch.double)
+    opt = bd.BPEDelayOptimizer(bd.FiniteDomain(points), 20, exploit=None)
+    opt.attach(points[1], 0.5)
+    opt.ask(asked)
+    again = bd.BPEDelayOptimizer(bd.FiniteDomain(points), 20, exploit=None)
+    again.load_state_dict(opt.state_dict())
+    asked = [[trial.index for trial in each.ask(4)] for each in (opt, again)]
+    assert asked[0] == asked[1]
+
+
 @pytest.mark.cuda
 def test_on_cuda_it_asks_the_same_points():
     cpu = make()

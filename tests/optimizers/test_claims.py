@@ -977,3 +977,17 @@ def test_what_a_guarantee_lacks_is_said_in_the_words_of_the_call():
             bd.BPEDelayOptimizer.guaranteed(domain, 10, **given, delta=delta)
     with pytest.raises(bd.exceptions.InputError, match="Wrap points with FiniteDomain"):
         bd.BPEDelayOptimizer.guaranteed(scattered(8), 10, **given)
+
+
+def test_a_set_of_one_point_has_a_claim_of_no_regret():
+    opt = bd.BPEDelayOptimizer.guaranteed(
+        bd.FiniteDomain(torch.zeros(1, 1, dtype=torch.double)),
+        8,
+        covar_module=se(),
+        noise_var=1e-2,
+        norm_bound=3.0,
+        noise_std=0.1,
+    )
+    opt.tell(opt.ask(), 1.0)
+    assert opt.guarantee.holds
+    assert "Any asks cost at most 0. certificate" in str(opt.guarantee)

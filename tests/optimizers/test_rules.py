@@ -974,3 +974,23 @@ def test_no_width_is_added_where_none_is_of_the_last_asks():
     opt = bd.AcquisitionOptimizer(bd.FiniteDomain(scattered(20)), rule=bd.UCB(4.0), pending=pending)
     opt.ask(6)
     assert opt._maximizer.model.widths == []
+
+
+def test_a_running_point_is_asked_only_where_all_points_are_running():
+    points = torch.linspace(0, 1, 4, dtype=torch.double).unsqueeze(-1)
+    opt = bd.AcquisitionOptimizer(bd.FiniteDomain(points), rule=bd.UCB(0.5), repeat_pending=False)
+    for trial in opt.ask(4):
+        opt.tell(trial, -float((trial.x - 0.4) ** 2))
+    assert sorted(trial.index for trial in opt.ask(4)) == [0, 1, 2, 3]
+    assert opt.ask().index in range(4)
+
+
+@pytest.mark.filterwarnings("ignore:A noise variance of")  # far below the huge values
+@pytest.mark.parametrize("scale", [1e-300, 1e-160, 1e140])
+def test_told_noise_in_units_of_tiny_and_huge_values(scale):
+    points = torch.linspace(0, 1, 20, dtype=torch.double).unsqueeze(-1)
+    opt = bd.AcquisitionOptimizer(bd.FiniteDomain(points))
+    for number, trial in enumerate(opt.ask(6)):
+        opt.tell(trial, scale * (number % 5 + 1), None if number else 1e-6)
+    assert opt.ask().index in range(20)
+    assert 0.0 < opt.recommend().mean < 6 * scale
