@@ -102,7 +102,8 @@ def instance(value: Any, kind: Any, name: str, expected: str, *, but: Any = ()) 
     if not isinstance(value, kind) or isinstance(value, but):
         got = type(value).__name__
         if isinstance(value, type):
-            got = f"the class {value.__name__}, which is to be called: {value.__name__}(...)"
+            got = f"the class {value.__name__}"
+            got += f"; call it: {value.__name__}(...)" if issubclass(value, kind) else ""
         raise InputTypeError(f"{name} must be {expected}, got {got}.")
 
 

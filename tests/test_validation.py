@@ -88,7 +88,9 @@ def test_what_cannot_be_used_says_what_was_expected(check, value, error, message
 
 
 def test_a_class_in_place_of_its_object_is_named():
-    with pytest.raises(InputTypeError, match=r"got the class dict, which is to be called: dict\("):
+    with pytest.raises(InputTypeError, match=r"got the class dict; call it: dict\(\.\.\.\)\."):
+        validation.instance(dict, dict | None, "x", "a dict")
+    with pytest.raises(InputTypeError, match=r"got the class dict\."):
         validation.instance(dict, str, "x", "a text")
 
 

@@ -190,9 +190,9 @@ class _Ascent:
             with torch.enable_grad():
                 X = X.detach().requires_grad_(True)
                 values = self._function(X)
-                gradient = torch.zeros_like(X)  # of a function that has no slope
-                if values.requires_grad:
-                    (gradient,) = torch.autograd.grad(values.sum(), X)
+                gradient = torch.zeros_like(X)
+                if values.requires_grad:  # it may have no slope in X all the same
+                    (gradient,) = torch.autograd.grad(values.sum(), X, materialize_grads=True)
         low, high = self._domain.bounds
         side = (high - low).expand_as(X).clone()
         for dim in self._domain.log_dims:

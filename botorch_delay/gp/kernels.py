@@ -125,7 +125,7 @@ def check_kernel(covar_module: Any, like: Tensor) -> Kernel:
             "covar_module must give one finite value per pair of points; at the first point it "
             f"gives {values.tolist()}."
         )
-    if prior.shape != like.shape[:1] or not torch.allclose(prior[0], values, rtol=1e-3):
+    if prior.shape != like.shape[:1] or not torch.allclose(prior[0], values, rtol=1e-3, atol=1e-12):
         raise InputError(
             "covar_module must give k(x, x) for every point where diag=True; it gives the shape "
             f"{tuple(prior.shape)} for {len(like)} points, and at the first {prior[:1].tolist()} "
@@ -144,23 +144,25 @@ def check_prior(
     covar_module: Any, mean_module: Mean | None, X: Tensor, transform: InputTransform | None
 ) -> None:
     """Check that a kernel and a mean, None for defaults, take points after a transform."""
+    # Copies are evaluated, as BoTorch will: in the dtype of the points, and not as in training.
+    if covar_module is None and mean_module is None:
+        return
+    covar_module = copy.deepcopy(covar_module)
     if transform is not None:
-        X = copy.deepcopy(transform).transform(X)
+        X = copy.deepcopy(transform).to(X).transform(X)
+        covar_module = covar_module and covar_module.to(X)
     if covar_module is not None:
-        check_kernel(covar_module, X)
+        check_kernel(covar_module.eval(), X)
     if mean_module is None:
         return
     try:
         with torch.no_grad():
-            found = tuple(copy.deepcopy(mean_module).to(X)(X).shape)
+            copy.deepcopy(mean_module).to(X).eval()(X).expand(len(X))
     except Exception as error:
         raise InputError(
-            f"mean_module cannot be evaluated on points with {X.shape[-1]} columns: {error}"
+            f"mean_module must give one value for each of {len(X)} points with {X.shape[1]} "
+            f"columns: {type(error).__name__}: {error}"
         ) from error
-    if found != X.shape[:1]:
-        raise InputError(
-            f"mean_module must give each of {len(X)} points one value, got the shape {found}."
-        )
 
 
 def _forward(kernel: Any, X1: Tensor, X2: Tensor) -> Tensor:

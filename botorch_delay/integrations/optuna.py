@@ -214,21 +214,19 @@ class DelaySampler(BaseSampler):
     def recommend(self, study: Study, *, tried: bool = False) -> dict[str, Any]:
         """The recommended parameters, from all results; NoAnswerError before the first.
 
+        Those that are not chosen together are left out, unless they have one value in all trials.
+
         Args:
             study: the study.
-            tried: whether all parameters of a trial with a result are recommended. If not, those
-                that are not chosen together are left out, unless they have a single value.
+            tried: whether only parameters of trials with a result are recommended.
         """
         run = self._synced(study)
         names = run.domain.columns.parameters
         if (completed := _completed(study)) and not any(names & t.params.keys() for t in completed):
             raise NoAnswerError(NEVER_SUGGESTED.format(", ".join(names)))
         found = run.recommend(tried=tried)
-        if tried:
-            return next((t.params for t in completed if t.params.items() >= found.items()), found)
-        last = completed[-1].distributions
-        kept = [n for n in last if last[n].single() and all(n in t.params for t in completed)]
-        return {n: completed[-1].params[n] for n in kept} | found
+        constant = set.intersection(*(set(trial.params.items()) for trial in completed))
+        return dict(constant) | found
 
     def guarantee(self, study: Study) -> Guarantee:
         """What is claimed for this study, and why not more; raises as :meth:`optimizer` does."""

@@ -79,8 +79,8 @@ class Optimizer(ReadableRun, ABC):
             planned = f" of {horizon}" if horizon else ""
             raise HorizonError(
                 f"The run was finished after {len(self._ledger)}{planned} asks; answers may still "
-                "be told, and recommend() uses them. To go on as planned, call extend(), for a "
-                "study in a file on what editing(file) gives."
+                "be told, and recommend() uses them. To go on as planned, call extend(); for a "
+                "study in a file: with editing(file) as opt: opt.extend()."
             )
         if left is not None and count > left:
             raise HorizonError(

@@ -68,8 +68,10 @@ class Config:
         if isinstance(self.covar_module, Learned):
             self.covar_module.check(self.domain)
         else:
-            kernel = copy.deepcopy(check_kernel(self.covar_module, self.domain.like))
-            self.covar_module = kernel.requires_grad_(False).eval()
+            kernel = copy.deepcopy(self.covar_module)
+            if isinstance(kernel, Kernel):
+                kernel.requires_grad_(False).eval()
+            self.covar_module = check_kernel(kernel, self.domain.like)
         if self.exact and self.noise_var is not None:
             raise InputError(
                 f"Evaluations are exact, so that they have no noise; got noise_var="

@@ -8,14 +8,12 @@ again, and is compared with its record.
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
@@ -92,16 +90,9 @@ def _attributes(part: Any) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    """A plain value as it is, a part of this library as its record, else a name in a list.
-
-    With it is what tells tensors and arrays with other numbers apart.
-    """
+    """A plain value as it is, a part of this library as its record, else a name in a list."""
     if _REBUILT.get(type(value).__name__) is type(value):
         return describe_part(value)
-    if isinstance(value, Tensor):
-        value = value.detach().cpu().numpy()
-    if isinstance(value, np.ndarray) and value.dtype != object:
-        return ["array", hashlib.sha256(value.tobytes()).hexdigest()]
     return value if isinstance(value, _PLAIN) else [type(value).__name__]
 
 

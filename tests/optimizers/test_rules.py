@@ -349,8 +349,11 @@ def test_scores_that_are_no_floats_of_a_tensor_are_refused(rule, got):
 
 
 class Constant(bd.Rule):
+    def __init__(self):
+        self.weight = torch.ones((), dtype=torch.double, requires_grad=True)
+
     def value(self, model, mean, deviation):
-        return torch.ones_like(mean)
+        return torch.ones_like(mean) * self.weight
 
 
 @pytest.mark.parametrize(
