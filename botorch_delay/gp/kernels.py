@@ -128,8 +128,8 @@ def check_kernel(covar_module: Any, like: Tensor) -> Kernel:
     if prior.shape != like.shape[:1] or not torch.allclose(prior[0], values, rtol=1e-3, atol=1e-12):
         raise InputError(
             "covar_module must give k(x, x) for every point where diag=True; it gives the shape "
-            f"{tuple(prior.shape)} for {len(like)} points, and at the first {prior[:1].tolist()} "
-            f"where k(x, x) is {values.item()}."
+            f"{tuple(prior.shape)} for {len(like)} points, and at the first "
+            f"{prior.flatten()[:1].tolist()} where k(x, x) is {values.item()}."
         )
     if not torch.isfinite(prior).all() or (prior < 0).any():
         bad = int((~torch.isfinite(prior) | (prior < 0)).nonzero()[0])
@@ -147,12 +147,13 @@ def check_prior(
     # Copies are evaluated, as BoTorch will: in the dtype of the points, and not as in training.
     if covar_module is None and mean_module is None:
         return
-    covar_module = copy.deepcopy(covar_module)
     if transform is not None:
         X = copy.deepcopy(transform).to(X).transform(X)
-        covar_module = covar_module and covar_module.to(X)
-    if covar_module is not None:
-        check_kernel(covar_module.eval(), X)
+    kernel = copy.deepcopy(covar_module)
+    if isinstance(kernel, Kernel):
+        kernel = kernel.eval() if transform is None else kernel.eval().to(X)
+    if kernel is not None:
+        check_kernel(kernel, X)
     if mean_module is None:
         return
     try:

@@ -635,6 +635,7 @@ def test_models_that_follow_from_one_another_share_a_factor_and_never_change():
     ("parts", "message"),
     [
         ({"covar_module": RBFKernel(ard_num_dims=5).double()}, "covar_module .*2 columns"),
+        ({"covar_module": "rbf"}, "covar_module must be a gpytorch.kernels.Kernel, got str"),
         ({"mean_module": LinearMean(5)}, "mean_module .*2 columns"),
         ({"mean_module": ConstantMean(batch_shape=torch.Size([2]))}, "each of 20 points"),
     ],
@@ -642,7 +643,7 @@ def test_models_that_follow_from_one_another_share_a_factor_and_never_change():
 def test_kernels_and_means_that_do_not_fit_are_refused_when_the_model_is_made(
     parts, message, transform
 ):
-    with pytest.raises(InputError, match=message):
+    with pytest.raises((InputError, InputTypeError), match=message):
         bd.DelayedGP(X, Y, noise_var=NOISE, input_transform=transform, **parts)
 
 
