@@ -330,7 +330,8 @@ def test_the_sizes_are_those_of_the_reaches():
 
 
 def test_work_in_a_process_of_its_own(tmp_path, monkeypatch):
-    sizes = {"n_candidates": 5000, "n_picks": 3}
+    # More than is designed beforehand, whose memory would serve.
+    sizes = {"n_candidates": 100_000, "n_picks": 3}
     found = isolated(designs.design_alone, plain=True, **sizes)
     here = designs.design_alone(plain=False, **sizes)
     assert found["picks"] == here["picks"]
