@@ -217,8 +217,8 @@ class SubExponentialDelay(DelayLaw):
     def __post_init__(self) -> None:
         object.__setattr__(self, "mean", _steps(self.mean, "mean"))
         for name in ("xi", "b"):
-            validation.positive(getattr(self, name), name)
-            object.__setattr__(self, name, _steps(getattr(self, name), name))
+            steps = _steps(getattr(self, name), name)
+            object.__setattr__(self, name, validation.positive(steps, name))
         validation.flag(self.paper_min, "paper_min")
 
     def upper_bound(self, horizon: int, delta: float) -> float:

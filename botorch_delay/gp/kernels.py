@@ -149,11 +149,12 @@ def check_prior(
         return
     if transform is not None:
         X = copy.deepcopy(transform).to(X).transform(X)
-    kernel = copy.deepcopy(covar_module)
-    if isinstance(kernel, Kernel):
-        kernel = kernel.eval() if transform is None else kernel.eval().to(X)
-    if kernel is not None:
-        check_kernel(kernel, X)
+    if isinstance(covar_module, Kernel):
+        covar_module = copy.deepcopy(covar_module).eval()
+        if transform is not None:
+            covar_module.to(X)
+    if covar_module is not None:
+        check_kernel(covar_module, X)
     if mean_module is None:
         return
     try:

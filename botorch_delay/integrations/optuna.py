@@ -225,8 +225,9 @@ class DelaySampler(BaseSampler):
         if (completed := _completed(study)) and not any(names & t.params.keys() for t in completed):
             raise NoAnswerError(NEVER_SUGGESTED.format(", ".join(names)))
         found = run.recommend(tried=tried)
-        constant = set.intersection(*(set(trial.params.items()) for trial in completed))
-        return dict(constant) | found
+        every = [trial.params.items() for trial in completed]
+        constant = dict(item for item in every[0] if all(item in items for items in every))
+        return constant | found
 
     def guarantee(self, study: Study) -> Guarantee:
         """What is claimed for this study, and why not more; raises as :meth:`optimizer` does."""

@@ -68,9 +68,9 @@ class Config:
         if isinstance(self.covar_module, Learned):
             self.covar_module.check(self.domain)
         else:
-            kernel = copy.deepcopy(self.covar_module)
+            kernel = self.covar_module
             if isinstance(kernel, Kernel):
-                kernel.requires_grad_(False).eval()
+                kernel = copy.deepcopy(kernel).requires_grad_(False).eval()
             self.covar_module = check_kernel(kernel, self.domain.like)
         if self.exact and self.noise_var is not None:
             raise InputError(

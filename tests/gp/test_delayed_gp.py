@@ -635,7 +635,7 @@ def test_models_that_follow_from_one_another_share_a_factor_and_never_change():
     ("parts", "message"),
     [
         ({"covar_module": RBFKernel(ard_num_dims=5).double()}, "covar_module .*2 columns"),
-        ({"covar_module": "rbf"}, "covar_module must be a gpytorch.kernels.Kernel, got str"),
+        ({"covar_module": torch}, "covar_module must be a gpytorch.kernels.Kernel, got module"),
         ({"mean_module": LinearMean(5)}, "mean_module .*2 columns"),
         ({"mean_module": ConstantMean(batch_shape=torch.Size([2]))}, "each of 20 points"),
     ],

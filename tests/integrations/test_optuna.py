@@ -574,9 +574,11 @@ def test_questions_before_there_is_anything_to_say():
         study.sampler.recommend("study")
 
 
+@pytest.mark.filterwarnings("ignore:Choices for a categorical distribution")  # lists
 def test_a_recommendation_has_the_parameters_of_one_value():
     def objective(trial):
         kind, one = trial.suggest_categorical("kind", ["a", "b"]), trial.suggest_int("one", 1, 1)
+        trial.suggest_categorical("sizes", [[8, 8]])
         if kind == "b":
             return 1.0 + trial.suggest_float("y", 0, 1) + trial.suggest_int("two", 2, 2)
         trial.suggest_float("w", 0.9 if trial.number == 15 else 0.0, 0.9)
@@ -584,8 +586,9 @@ def test_a_recommendation_has_the_parameters_of_one_value():
 
     study = make_study(DelaySampler())
     study.optimize(objective, 16)
+    expected = {"kind": "a", "one": 1, "sizes": [8, 8]}
     for tried in (False, True):
-        assert study.sampler.recommend(study, tried=tried) == {"kind": "a", "one": 1}
+        assert study.sampler.recommend(study, tried=tried) == expected
 
 
 def test_a_search_space_of_other_parameters_is_told(caplog):
