@@ -38,7 +38,8 @@ _SUITES = {
 
 # What would steer a terminal, in names, notes and reasons of others.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-# Calls in messages of the library, and the commands with other names.
+# Calls in messages of the library, and the commands with other names; what is for Python alone.
+_PYTHON = re.compile(r"; for a study in a file: [^;]*(?=\.$)")
 _CALL = re.compile(
     r"(?:opt\.)?\b(attach|correct|detach|extend|tell|mark_failed|mark_abandoned|recommend)\(([^()]*)\)"
 )
@@ -68,7 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     warnings.showwarning = lambda said, *_: _complain(_in_commands(f"warning: {said}", study))
     try:
         arguments.command(arguments)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # as with >&-
+            sys.stdout.flush()
         return 0
     except BotorchDelayError as error:
         _complain(_in_commands(str(error), study))
@@ -100,10 +102,14 @@ def _in_commands(message: str, study: str) -> str:
         told = "VALUE NAME=VALUE ..." if name == "attach" else told
         return f"botorch-delay {_COMMANDS.get(name, name)} {study} {told}".rstrip()
 
-    return _CALL.sub(command, message).replace("opt.trials", f"botorch-delay export {study}")
+    return _CALL.sub(command, _PYTHON.sub("", message)).replace(
+        "opt.trials", f"botorch-delay export {study}"
+    )
 
 
 def _complain(message: str) -> None:
+    if sys.stderr is None:  # for print that is the standard output
+        return
     print(f"botorch-delay: {_CONTROL.sub('?', ' '.join(message.split()))}", file=sys.stderr)
 
 

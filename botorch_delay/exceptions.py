@@ -6,6 +6,13 @@ and the builtin error that a caller would already catch.
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import os
+import sys
+import warnings
+
+import torch
 from botorch.exceptions.errors import InputDataError, UnsupportedError
 from botorch.exceptions.warnings import BotorchWarning
 
@@ -84,3 +91,20 @@ class FewerTrialsWarning(BotorchWarning, RuntimeWarning):
 
 class OutsideWarning(BotorchWarning, UserWarning):
     """A result was attached at a point outside of the domain."""
+
+
+# Whose lines are between a user's call and a warning: decorators of PyTorch's, and the locks.
+_BETWEEN = (
+    os.path.dirname(__file__) + os.sep,
+    os.path.dirname(torch.__file__) + os.sep,
+    contextlib.__file__,
+    functools.__file__,
+)
+
+
+def warn(message: str, category: type[Warning]) -> None:
+    """Give a warning that names the user's line which led to it, however deep it is given."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_BETWEEN):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)

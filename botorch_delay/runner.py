@@ -191,7 +191,7 @@ class _Loop:
     failures: int = 0  # before the first success
     succeeded: bool = False  # whether an evaluation has succeeded
     stopped: bool = False  # by on_result or Ctrl-C
-    mistake: Exception | None = None  # that on_result or the store raised
+    mistake: BaseException | None = None  # that on_result or the store raised
     good_enough: bool = False  # whether the gap was small enough at the last check
     last_check: int = 0  # number of answers when the certificate was last checked
     breaks_in_a_row: int = 0
@@ -465,7 +465,7 @@ class _Loop:
             try:
                 said = self.on_result(self.optimizer, trial)
                 self.stopped |= bool(said) and not inspect.iscoroutine(said)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 logger.exception("on_result raised at trial %d; what runs is still told", trial.id)
                 self.on_result, self.stopped, self.mistake = None, True, error
 

@@ -160,7 +160,7 @@ def format_space(space: Space) -> str:
     kind = "a box" if count is None else f"{count} arms"
     lines = [
         f"{name}: {parameter.summary}"
-        + (f" {parameter.unit}" if parameter.unit else "")
+        + (f" ({parameter.unit})" if parameter.unit else "")
         + (", by its logarithm" if parameter.log else "")
         for name, parameter in space.parameters.items()
     ]

@@ -6,7 +6,6 @@ import math
 import numbers
 import operator
 import reprlib
-import warnings
 from collections.abc import Callable
 from decimal import Decimal
 from importlib.util import find_spec
@@ -17,7 +16,7 @@ import torch
 from botorch.exceptions.warnings import InputDataWarning
 from torch import Tensor
 
-from botorch_delay.exceptions import InputError, InputTypeError, MissingExtraError
+from botorch_delay.exceptions import InputError, InputTypeError, MissingExtraError, warn
 
 # Optional modules and what to install for them, as in pyproject.toml.
 REQUIREMENTS = {
@@ -74,6 +73,8 @@ def real(value: Any, name: str) -> float:
         value = value.item() if value.device.type != "meta" else math.nan
     if np.size(value) == 1 and np.ma.is_masked(value):
         raise InputError(f"{name} must be a number, got a masked value, which has none.")
+    if getattr(getattr(value, "dtype", None), "kind", "") in ("m", "M"):  # times count as integers
+        raise InputTypeError(f"{name} must be a number, got {value.dtype}; divide it by a unit.")
     if isinstance(value, bool) or not isinstance(value, numbers.Real | Decimal):
         if getattr(value, "size", None) == 1 and hasattr(value, "item"):  # of NumPy
             return real(value.item(), name)
@@ -252,14 +253,13 @@ def _check_same_type(value: Tensor, name: str, like: Tensor) -> None:
         )
 
 
-def warn_single_precision(value: Tensor, stacklevel: int) -> None:
+def warn_single_precision(value: Tensor) -> None:
     """Warn below double precision, as BoTorch does."""
     if value.dtype != torch.float64:
-        warnings.warn(
+        warn(
             f"The points have dtype {value.dtype}. Double precision is recommended: "
             "variances are differences of nearly equal numbers.",
             InputDataWarning,
-            stacklevel=stacklevel + 1,
         )
 
 

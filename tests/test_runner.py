@@ -458,8 +458,9 @@ def test_a_store_is_used_by_one_run_at_a_time(tmp_path, threads):
     run(make(), objectives.quadratic, threads, 12, 2, store=path, progress=False)
 
 
+@pytest.mark.parametrize("error", [ValueError("mine"), SystemExit("mine")])
 def test_on_result_that_raises_ends_the_run_once_what_is_in_flight_is_told(
-    tmp_path, threads, caplog
+    tmp_path, threads, caplog, error
 ):
     opt, path, told = make(), tmp_path / "study.db", []
     objective = objectives.ReturnsOnce()
@@ -467,9 +468,9 @@ def test_on_result_that_raises_ends_the_run_once_what_is_in_flight_is_told(
     def breaks(optimizer, trial):
         told.append(trial)
         threading.Timer(0.2, objective.released.set).start()
-        raise ValueError("mine")
+        raise error
 
-    with pytest.raises(ValueError, match="mine"):
+    with pytest.raises(type(error), match="mine"):
         run(opt, objective, threads, 9, 3, store=path, on_result=breaks, progress=False)
     assert len(told) == 1
     assert states(opt) == [TrialState.COMPLETED] * 3

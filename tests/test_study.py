@@ -506,7 +506,7 @@ def test_init_says_what_it_understood(command, tmp_path):
     _, out, _ = command("init", "s.db", "--space", "space.toml", "--horizon", 8)
     assert out.splitlines()[:3] == [
         "s.db: a box of temperature, dose, time, stir rate, acid, wet",
-        "  temperature: a whole number from 20 to 80 °C",
+        "  temperature: a whole number from 20 to 80 (°C)",
         "  dose: a number from 0.1 to 10 with 2 significant digits at most, by its logarithm",
     ]
 

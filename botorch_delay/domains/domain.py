@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -19,9 +18,10 @@ from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.domains.columns import Columns
+from botorch_delay.domains.devices import sent
 from botorch_delay.domains.parameters import Choice, Parameter
 from botorch_delay.domains.values import text_of
-from botorch_delay.exceptions import InputError, InputTypeError, OutsideWarning
+from botorch_delay.exceptions import InputError, InputTypeError, OutsideWarning, warn
 
 MAX_LISTED = 8  # numbers of a column, in a message
 # What users may hand over as points, see ``Domain.points_of``.
@@ -108,7 +108,7 @@ class Domain(ABC):
         names: Sequence[str] | Columns | None,
         log_dims: Any,
     ) -> None:
-        validation.warn_single_precision(points, stacklevel=3)
+        validation.warn_single_precision(points)
         self.like, self.bounds, self.dim = points, bounds, bounds.shape[1]
         if not isinstance(names, Columns):
             names = Columns(dict.fromkeys(_check_names(names, self.dim), Parameter()))
@@ -139,6 +139,10 @@ class Domain(ABC):
     @abstractmethod
     def contains(self, X: Tensor) -> Tensor:
         """Whether each point of ``X`` (``n x d``) is in the domain, exactly: bool ``n``."""
+
+    def has_all(self, points: Sequence[Tensor]) -> bool:
+        """Whether it contains all of some points, ``d`` each, which may be on another device."""
+        return bool(self.contains(sent(torch.stack(list(points)), self.like)).all())
 
     @abstractmethod
     def allowed(self, column: int) -> Tensor | None:
@@ -204,11 +208,10 @@ class Domain(ABC):
             return
         found = [self._why_outside(column, x[column].item()) for column in range(self.dim)]
         together = f"they violate a constraint or feasible: {self.words(x)}"
-        warnings.warn(
+        warn(
             "The result counts, although its settings cannot be asked: "
             f"{'; '.join(filter(None, found)) or together}.",
             OutsideWarning,
-            stacklevel=4,  # past attach and its lock
         )
 
     def _why_outside(self, column: int, value: float) -> str:
@@ -255,6 +258,12 @@ class Domain(ABC):
         X = validation.matrix(X, name)
         validation.matches(X, name, self.like)
         self.check_logarithms(X, name)
+        low, high = self.bounds
+        width = torch.where(high > low, high - low, 1.0)
+        away = torch.maximum(low - X, X - high) / width
+        if (away > validation.largest_value(X)).any():  # squares of distances would overflow
+            worst = X.flatten()[away.argmax()].item()
+            raise InputError(f"{name} has a number too far outside of the domain, {worst:g}.")
         for dim, values in self.encoding.categories:
             if not isinstance(self.columns.parameters.get(self.names[dim]), Choice):
                 continue

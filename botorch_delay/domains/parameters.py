@@ -180,8 +180,8 @@ class _Number(Parameter):
         nearest = self._nearest(number)
         if self._is_close(number, nearest):
             return float(nearest)
-        if outside and (number > 0 or not self.log):
-            return float(number)
+        if outside:
+            return (validation.positive if self.log else validation.real)(number, name)
         raise InputError(f"{name} must be {self.summary}, got {value!r}.")
 
     def _nearest(self, number: float) -> float:

@@ -118,7 +118,7 @@ class DelayedGP(SingleTaskGP):
         if len(train_X) or input_transform is None:
             at = train_X if len(train_X) else train_X.new_zeros(1, train_X.shape[1])
             check_prior(covar_module, mean_module, at, input_transform)
-        validation.warn_single_precision(train_X, stacklevel=2)
+        validation.warn_single_precision(train_X)
         with (
             warnings.catch_warnings(),
             validate_input_scaling(False),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from contextvars import ContextVar
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from botorch_delay.exceptions import NumericsError, NumericsWarning
+from botorch_delay.exceptions import NumericsError, NumericsWarning, warn
 
 MOST_LAST = 64  # rows that are added before everything is copied into one matrix
 
@@ -24,7 +23,7 @@ def warn_lost_accuracy(message: str) -> None:
         if known:
             return
         known.append(message)
-    warnings.warn(message, NumericsWarning, stacklevel=3)
+    warn(message, NumericsWarning)
 
 
 def factorize(K: Tensor, noise_var: Tensor) -> tuple[Tensor, Tensor]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from botorch_delay.domains.devices import sent
 from botorch_delay.domains.domain import Domain
-from botorch_delay.exceptions import FitWarning
+from botorch_delay.exceptions import FitWarning, warn
 from botorch_delay.gp.hyperparameters import LENGTHSCALES, Fit, LogNormal, Objective, fit
 from botorch_delay.gp.surrogate import (
     MANY_ANSWERS,
@@ -101,11 +100,7 @@ def fit_surrogate(
     fitted = search.best(models, seed)
     if fitted is None:
         kept = "the previous ones stay" if previous is not None else "the priors' modes are used"
-        warnings.warn(
-            f"Hyperparameters could not be fitted to {len(told)} answers; {kept}.",
-            FitWarning,
-            stacklevel=2,
-        )
+        warn(f"Hyperparameters could not be fitted to {len(told)} answers; {kept}.", FitWarning)
         return previous or prior
     logger.info("fitted to %d answers: %s", len(told), fitted.hyperparameters())
     return fitted

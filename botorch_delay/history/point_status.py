@@ -209,7 +209,7 @@ def nothing_to_ask(count: int, *, exact: bool = False) -> EmptyDomainError:
         return EmptyDomainError(
             "No point is left to ask: evaluations are exact, so that a point with an answer or a "
             f"running trial is not asked again, and each of the {count} points has one or is "
-            "infeasible; recommend() names the best."
+            "infeasible; recommend() names the best that was answered."
         )
     return EmptyDomainError(
         f"None of the {count} points can be asked now: after a failure a point is asked again at "

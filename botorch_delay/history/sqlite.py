@@ -112,6 +112,8 @@ def in_use(path: str | os.PathLike[str], user: object) -> Iterator[Path]:
             connection = sqlite3.connect(f"{file}.lock", timeout=1.0, isolation_level=None)
             stack.enter_context(closing(connection)).execute("BEGIN EXCLUSIVE")
         except sqlite3.Error as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+                raise StorageError(f"Cannot lock {file} by {file}.lock: {error}.") from error
             spawned = ""
             if multiprocessing.parent_process() is not None:
                 spawned = (
@@ -119,9 +121,9 @@ def in_use(path: str | os.PathLike[str], user: object) -> Iterator[Path]:
                     'calls run under if __name__ == "__main__".'
                 )
             raise StorageError(
-                f"Another run uses {file}, or it cannot be locked ({error}). Wait for the end of "
-                "that run, or give this one a file of its own; for many processes on one study see "
-                f"the guides to Optuna and Ray.{spawned}"
+                f"Another run uses {file} ({error}). Wait for its end, or give this one "
+                "a file of its own; for many processes on one study see the guides to Optuna and "
+                f"Ray.{spawned}"
             ) from error
         if file.is_file():  # an edit may have begun before
             with _transaction(file, "write"):
@@ -163,6 +165,11 @@ def _check_not_in_use(file: Path) -> None:
                 f"A run uses {file}; it was left as it is. Wait for the end of the run, "
                 "stop it (Ctrl-C), or change its optimizer in on_result."
             ) from error
+    except sqlite3.DatabaseError as error:
+        raise StorageError(
+            f"{lock}, which says whether a run uses {file}, is not a file of this library "
+            f"({error}); move it away if no other program needs it."
+        ) from error
 
 
 def save(

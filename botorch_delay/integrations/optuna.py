@@ -373,8 +373,10 @@ class _StudyRun(EngineRun):
                 yield from self._answered(trial, record)
             elif record is not None:
                 state = TrialState.FAILED  # if pruned, its place is not worth another trial
-                if trial.state is Theirs.RUNNING:
-                    state = TrialState.ABANDONED if trial.number in lost else TrialState.RUNNING
+                if trial.number in lost or self._is_stale(trial):
+                    state = TrialState.ABANDONED  # also once it has failed: others saw it so before
+                elif trial.state is Theirs.RUNNING:
+                    state = TrialState.RUNNING
                 reason = PRUNED if trial.state is Theirs.PRUNED else ""
                 yield self.past_ask(record, state, reason=reason)
             elif is_complete:
@@ -405,13 +407,17 @@ class _StudyRun(EngineRun):
             return None  # a copied or retried trial has the attribute of the original
         return self.record_of(record, running=trial.state is Theirs.RUNNING)
 
+    def _is_stale(self, trial: FrozenTrial) -> bool:
+        """Whether a trial ran for longer than ``stale_after``."""
+        if self._stale_after is None or trial.datetime_start is None:
+            return False
+        end = trial.datetime_complete or _now()
+        return end - trial.datetime_start > timedelta(seconds=self._stale_after)
+
     def _lost(self, trials: Iterable[FrozenTrial]) -> set[int]:
         """Numbers of the running trials whose worker is lost."""
         running = [trial for trial in trials if trial.state is Theirs.RUNNING]
-        lost: set[int] = set()
-        if self._stale_after is not None:
-            oldest = _now() - timedelta(seconds=self._stale_after)
-            lost = {t.number for t in running if t.datetime_start and t.datetime_start < oldest}
+        lost = {trial.number for trial in running if self._is_stale(trial)}
         heartbeat = getattr(self._storage, "get_heartbeat_interval", lambda: None)
         if running and heartbeat() is not None:
             silent = set(self._storage._get_stale_trial_ids(self._study._study_id))
@@ -432,23 +438,18 @@ def _asking_before(trial: FrozenTrial, trials: Sequence[FrozenTrial], lost: set[
 
 
 def _parameter(name: str, distribution: BaseDistribution) -> Float | Int | Choice:
-    try:
-        return _translated(name, distribution)
-    except InputError as error:
-        raise type(error)(f"Parameter {name!r}: {error}") from error
-
-
-def _translated(name: str, distribution: BaseDistribution) -> Float | Int | Choice:
-    if isinstance(distribution, CategoricalDistribution):
-        return Choice(distribution.choices)
-    if not isinstance(distribution, FloatDistribution | IntDistribution):
+    if not isinstance(distribution, FloatDistribution | IntDistribution | CategoricalDistribution):
         raise NotSupportedError(
             f"Parameter {name!r} has a {type(distribution).__name__}; DelaySampler takes float, "
             "int and categorical distributions."
         )
-    kind: Any = Int if isinstance(distribution, IntDistribution) else Float
-    low, high, log, step = (getattr(distribution, key) for key in ("low", "high", "log", "step"))
-    return kind(low, high, log=log, step=step)
+    try:
+        if isinstance(distribution, CategoricalDistribution):
+            return Choice(distribution.choices)
+        kind: Any = Int if isinstance(distribution, IntDistribution) else Float
+        return kind(**{key: getattr(distribution, key) for key in ("low", "high", "log", "step")})
+    except InputError as error:
+        raise type(error)(f"Parameter {name!r}: {error}") from error
 
 
 def _completed(study: Study) -> list[FrozenTrial]:

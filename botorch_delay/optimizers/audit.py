@@ -236,7 +236,8 @@ class Audit(TrialObserver):
         one = asks is not None and config.fraction * (asks - 1) < 1.0
         if config.rule is None or config.budget_factor is not None or not one:
             return ""
-        rule = f"{config.rule.method(config.pending)}, {config.rule!r}"
+        rule, made = config.rule.method(config.pending), repr(config.rule)
+        rule = rule if made in rule else f"{rule}, {made}"
         return f"One of the {asks} asks is a design point; the others follow a rule: {rule}."
 
     def _waits(self) -> tuple[int, float]:
@@ -281,8 +282,13 @@ class Audit(TrialObserver):
                 "that is withdrawn, or replaced by another evaluation, because of its value voids "
                 "the claim"
             )
-        outside = [result.id for result in self._ledger.attached if result.index is None]
-        if outside and config.evidence == "all" and config.domain.count is not None:
+        points = [result.point for result in self._ledger.attached]
+        if (
+            points
+            and config.proves
+            and config.evidence == "all"
+            and not config.domain.has_all(points)
+        ):
             assumptions.append(
                 "attached results outside the domain count as well: the norm bound is one for the "
                 "domain together with their points"
@@ -429,7 +435,7 @@ def _of_delays(config: BPEConfig) -> list[str]:
             "and failures depend on; a point that has been asked is not asked again, the best "
             "included"
         )
-    elif config.evidence == "all":
+    elif config.proves_from_all:
         found.append(
             "half of the bounds' share of delta is for the self-normalised bound from all answers, "
             "so that Theorem 1's bound is that for delta / 2: delays, failures and attached "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Self, overload
@@ -22,6 +21,7 @@ from botorch_delay.exceptions import (
     OutlierWarning,
     RepeatedResultWarning,
     TrialError,
+    warn,
 )
 from botorch_delay.history.point_status import row_of
 from botorch_delay.history.trials import (
@@ -103,11 +103,10 @@ class Optimizer(ReadableRun, ABC):
                 if not asked:
                     raise
                 kind = "" if isinstance(error, BotorchDelayError) else f"{type(error).__name__}: "
-                warnings.warn(
+                warn(
                     f"{len(asked)} of {count} trials were asked, ids {asked[0].id} to "
                     f"{asked[-1].id}, and no more: {kind}{error}",
                     FewerTrialsWarning,
-                    stacklevel=3,  # past the lock
                 )
                 break
         return asked[0] if n is None else asked
@@ -248,25 +247,20 @@ class Optimizer(ReadableRun, ABC):
             )
         hint = "Leave out a result without a usable value."
         numbers = [validation.answer(number, X, hint=hint) for number in values]
+        rows, known = self._domain.find(X).tolist(), len(self._ledger.values)
+        for point, row, value in zip(X.tolist(), rows, numbers, strict=True):
+            self._happen("attached", value, {"x": point, "point": None if row < 0 else row})
         if by_name:  # typed, perhaps with a slip
             for point in X:
                 self._domain.warn_outside(point)
-        rows = self._domain.find(X).tolist()
-        for point, row, value in zip(X.tolist(), rows, numbers, strict=True):
-            self._happen("attached", value, {"x": point, "point": None if row < 0 else row})
-        known = self._ledger.values
-        for new in self._ledger.attached[-len(X) :]:
-            if new.value in (known[0], known[-1]):  # no other can be far from all
-                far = self._ledger.far(new.value, than=new)
-                _warn_far(f"attached result {new.id}", new.value, far, f"detach({new.id})", 4)
+        self._warn_far(self._ledger.attached[-len(X) :], known)
         repeats = self._ledger.repeated(len(X)) if self._config.proves_from_all else 0
         if repeats:
-            warnings.warn(
+            warn(
                 f"{repeats} of the attached results were attached before, with the same point and "
                 "value. Each counts as an evaluation of its own, on which bounds rest; attach an "
                 "evaluation once, and take a repeated one back with detach(id).",
                 RepeatedResultWarning,
-                stacklevel=3,  # past the lock
             )
 
     @exclusive
@@ -345,16 +339,30 @@ class Optimizer(ReadableRun, ABC):
         known = len(self._ledger.values)
         self._happen(kind, value, data, trial.id)
         self._decide_after_settled(trial)
-        due = [trial]
-        if value is not None and known == ENOUGH_ANSWERS:
+        self._warn_far([trial], known)
+
+    def _warn_far(self, new: Sequence[Trial | Attached], known: int) -> None:
+        """Warn of new results that are far from all others, ``known`` before them."""
+        values = self._ledger.values
+        if known <= ENOUGH_ANSWERS < len(values):
             # The first answers had too few others; a slip that looks best would do most harm.
-            best = self._ledger.values[-1 if self._config.sign > 0 else 0]
-            due += [t for t in self._ledger.answered() if t.value == best and t is not trial]
-        for told in due:
-            if told.value is not None:
-                far = self._ledger.far(told.value, than=told)
-                remedy = f"correct({told.id}, value)"
-                _warn_far(f"answer of trial {told.id}", told.value, far, remedy, 5)
+            best = values[-1 if self._config.sign > 0 else 0]
+            added = {id(result) for result in new}
+            first = [r for r in self._ledger.results() if r.value == best and id(r) not in added]
+            new = [*new, *first]
+        for result in new:
+            if result.value is None or result.value not in (values[0], values[-1]):
+                continue  # no other can be far from all
+            far = self._ledger.far(result.value, than=result)
+            what, remedy = f"answer of trial {result.id}", f"correct({result.id}, value)"
+            if isinstance(result, Attached):
+                what, remedy = f"attached result {result.id}", f"detach({result.id})"
+            if far:
+                warn(
+                    f"The {what}, {result.value:g}, {far}. It was accepted; if it is a mistake, "
+                    f"call {remedy}.",
+                    OutlierWarning,
+                )
 
     @abstractmethod
     def _choose(self) -> Suggestion:
@@ -388,12 +396,3 @@ def _said(reason: str | BaseException) -> dict[str, str]:
     validation.instance(reason, str, "reason", "a str or an exception")
     reason = reason[:MAX_REASON].encode("utf-8", "backslashreplace").decode()
     return {"reason": reason} if reason else {}
-
-
-def _warn_far(what: str, value: float | None, far: str, remedy: str, stacklevel: int) -> None:
-    if far:
-        warnings.warn(
-            f"The {what}, {value:g}, {far}. It was accepted; if it is a mistake, call {remedy}.",
-            OutlierWarning,
-            stacklevel=stacklevel,  # past the lock
-        )

@@ -327,8 +327,8 @@ class BPEConfig(BoundsConfig):
 
     @property
     def merges(self) -> bool:
-        """Whether bounds from all answers replace the round's own where ``evidence`` is "all"."""
-        return not self.proves or self.exact
+        """Whether bounds from all answers replace the round's own."""
+        return self.evidence == "all" and (not self.proves or self.exact)
 
     @property
     def proves_from_all(self) -> bool:

@@ -305,7 +305,7 @@ class Maximizer:
                 if inside is not None:
                     out.append(lambda X: ~inside(X))
                 return partial(_none_of, out) if out else None, allowed
-        raise nothing_to_ask(int(within.sum()), exact=self._config.exact)
+        raise nothing_to_ask(len(model.feasibility.unavailable()), exact=self._config.exact)
 
     def _climb(
         self, model: RuleModel, scores: Tensor, may_ask: PointTest | None, allowed: Tensor

@@ -128,9 +128,10 @@ class ReadableRun(Run, ABC):
         """The point of the domain that all answers speak for.
 
         With a given kernel, the answered point with the best posterior mean. With a learned kernel,
-        the point whose interval, as ``predict`` has it, has the best worst end (the largest lower
+        the point whose interval under the fitted kernel has the best worst end (the largest lower
         end when maximising), so that one lucky answer does not decide: an answered one, or on a box
-        one near these that was never tried, whose interval here is wider. The one with the best
+        one near these that was never tried, whose interval here is wider. (Those of ``predict`` are
+        wider, since they count that the kernel is fitted.) The one with the best
         answer, if evaluations seem exact: no point of the domain has two different answers, and
         three trials repeated a point and none told its noise (then the answer is the mean and both
         ends), or the learned noise is no more than rounding. Otherwise, with a learned kernel and
@@ -144,11 +145,15 @@ class ReadableRun(Run, ABC):
             tried: whether only points with an answer are recommended.
 
         Raises:
-            NoAnswerError: before any answer.
+            NoAnswerError: before any answer; with ``tried``, before one in the domain.
         """
         tried = validation.flag(tried, "tried")
         data, judged = self._judged("base a recommendation on")
         surrogate, answered = judged.surrogate, sent(data.X, self._domain.like)
+        if tried and not bool(self._domain.contains(answered).any()):
+            raise NoAnswerError(
+                "No point of the domain has an answer yet, only others have; leave out tried."
+            )
         evaluated = [result.index for result in self._ledger.results()]
         rows, candidates = self._active_points().evaluated(evaluated, answered)
         agree = surrogate.learned and self._feasibility.answers_agree()

@@ -122,7 +122,8 @@ class Judgement:
         """
         surrogate = self.surrogate
         posterior, half = self.intervals(X, deviation)
-        interval = self.width.words if deviation is None else f"{self.width.words}; {COUNTED}"
+        interval = self.width.words or repr(self.confidence)
+        interval = interval if deviation is None else f"{interval}; {COUNTED}"
         if searched and self.confidence.missing:
             half = (half.square() + searched * posterior.variance).sqrt()
             interval = f"{interval}; wider, as the point was searched for in {searched} columns"

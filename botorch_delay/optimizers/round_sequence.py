@@ -241,7 +241,9 @@ class RoundSequence(TrialObserver):
         config = self._config
 
         def judged() -> tuple[Surrogate, Answers, RoundBounds]:
-            answers = config.answers([self._ledger[trial_id] for trial_id in record.trial_ids])
+            attached = self._ledger.attached if config.merges else []
+            used = [self._ledger[trial_id] for trial_id in record.trial_ids]
+            answers = config.answers([*used, *attached])
             surrogate = config.fixed or Surrogate.rebuild(record.surrogate or {}, config.domain)
             return surrogate.standardized(answers.y), answers, self.bounds(record.number)
 
@@ -358,18 +360,13 @@ class RoundSequence(TrialObserver):
     def _answers(self, current: OpenRound) -> RoundAnswers:
         """The answers by which the open round is judged if it closes now."""
         config, ledger = self._config, self._ledger
-        if config.evidence == "all" and config.merges:
-            used = ledger.answered()
-        else:
-            size = current.design_size if self.round_rule.on_arrival else None
-            used = [ledger[trial_id] for trial_id in current.answered(size)]
-        ids, answers = tuple(trial.id for trial in used), config.answers(used)
-        # On a box a replay makes the active set from the answers of trials alone.
-        if config.evidence == "round" or self.active.rows is None:
-            return RoundAnswers(ids, answers, design=current.design)
-        everything = config.answers(ledger.results())
         if config.merges:
-            return RoundAnswers(ids, everything)
+            ids = tuple(trial.id for trial in ledger.answered())
+            return RoundAnswers(ids, config.answers(ledger.results()))
+        size = current.design_size if self.round_rule.on_arrival else None
+        used = [ledger[trial_id] for trial_id in current.answered(size)]
+        ids, answers = tuple(trial.id for trial in used), config.answers(used)
+        everything = config.answers(ledger.results()) if config.proves_from_all else None
         return RoundAnswers(ids, answers, everything, current.design)
 
     def _new_round(self, number: int, previous_size: int) -> OpenRound:

@@ -238,6 +238,19 @@ def test_corners_and_walls(d: int) -> None:
     assert_uniform((sample.points.sum(dim=1) / side) ** d, 2048 // 3)
 
 
+def test_the_volume_of_a_corner_varies_little() -> None:
+    # Steps in all columns at once would leave the box, and particles hardly move.
+    volume, found = 0.3**7 / math.factorial(7), []
+    for seed in range(16):
+        sample = sample_set(
+            box(7), lambda X: 0.3 - X.sum(dim=1), 256, generator(seed), particles=1024
+        )
+        found.append(sample.volume)
+    logs = torch.tensor(found).div(volume).log()
+    assert logs.std().item() < 0.37
+    assert abs(logs.mean().item()) < 0.2
+
+
 def test_a_sliver() -> None:
     # Narrow across a diagonal, long along it.
     def margin(X: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import threading
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 import torch
@@ -900,15 +901,38 @@ def test_a_file_is_free_once_its_run_is_killed_whatever_it_has_forked(tmp_path):
 
 
 @pytest.mark.parametrize("parent", [None, "the program that started this one"])
-def test_a_file_that_cannot_be_locked_is_told(tmp_path, monkeypatch, parent):
+def test_a_file_that_another_run_uses_is_told(tmp_path, monkeypatch, parent):
     monkeypatch.setattr(multiprocessing, "parent_process", lambda: parent)
     path = tmp_path / "study.db"
-    (tmp_path / "study.db.lock").mkdir()
+    with closing(sqlite3.connect(f"{path}.lock", isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with (
+            pytest.raises(StorageError, match=r"Another run uses .*study\.db") as caught,
+            sqlite.in_use(path, None),
+        ):
+            pass
+    assert ('if __name__ == "__main__"' in str(caught.value)) == (parent is not None)
+
+
+def test_a_file_that_cannot_be_locked_is_told(stored):
+    path = stored.parent / "other.db"
+    Path(f"{path}.lock").mkdir()
     with (
-        pytest.raises(StorageError, match=r"study\.db, or it cannot be locked") as caught,
+        pytest.raises(StorageError, match=r"^Cannot lock .*unable to open"),
         sqlite.in_use(path, None),
     ):
         pass
-    assert ('if __name__ == "__main__"' in str(caught.value)) == (parent is not None)
-    with sqlite.in_use(tmp_path / "nowhere" / "study.db", None):
+    with sqlite.in_use(stored.parent / "nowhere" / "study.db", None):
         pass  # told when the file is written
+    Path(f"{stored}.lock").write_text("12345\n", encoding="utf-8")  # of another program
+    with pytest.raises(
+        StorageError, match=r"\.lock, which says whether a run uses .* move it away"
+    ):
+        bd.load(stored).save(stored)
+    with pytest.raises(StorageError, match="move it away"), bd.editing(stored):
+        pass
+    with (
+        pytest.raises(StorageError, match=r"^Cannot lock .*not a database"),
+        sqlite.in_use(stored, None),
+    ):
+        pass

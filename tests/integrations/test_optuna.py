@@ -452,6 +452,25 @@ def test_stale_trials_are_freed_on_any_storage_and_may_come_late(tmp_path, monke
     assert optimizer.trials[0].came_back
 
 
+def test_every_process_sees_a_stale_trial_that_failed_at_last_alike(monkeypatch):
+    sampler = DelaySampler(30, search_space=PLANE, exploit=None, stale_after=100.0)
+    study = make_study(sampler)
+    slow, quick = study.ask(PLANE), study.ask(PLANE)
+    study.tell(quick, state=Theirs.FAIL)
+    later = datetime.now() + timedelta(seconds=101)
+    with monkeypatch.context() as patch:
+        patch.setattr(plugin, "_now", lambda: later)
+        states = [trial.state for trial in sampler.optimizer(study).trials]
+        assert states == [bd.TrialState.ABANDONED, bd.TrialState.FAILED]
+    study.tell(slow, state=Theirs.FAIL)
+    ended = [copy.deepcopy(trial) for trial in study.trials]
+    ended[0].datetime_complete = later
+    monkeypatch.setattr(type(study), "get_trials", lambda *args, **kwargs: ended)
+    other = DelaySampler(30, search_space=PLANE, exploit=None, stale_after=100.0)
+    for each in (sampler, other):
+        assert [trial.state for trial in each.optimizer(study).trials] == states
+
+
 def test_heartbeats_of_a_database_are_honoured(tmp_path, monkeypatch):
     url = f"sqlite:///{tmp_path / 'study.db'}"
     with pytest.warns(optuna.exceptions.ExperimentalWarning):

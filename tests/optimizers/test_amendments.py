@@ -260,6 +260,24 @@ def test_a_first_answer_far_better_than_others_is_named_once_there_are_enough():
     assert warning.filename == __file__
 
 
+@pytest.mark.parametrize("how", ["attached first", "all attached", "ninth attached"])
+def test_a_first_result_far_better_than_others_is_named_wherever_it_came_from(how):
+    opt = bd.RandomOptimizer(bd.FiniteDomain(line(30)), maximize=False)
+    values = [-1e6, *(0.1 * k for k in range(8))]
+    attached = {"attached first": [0], "all attached": range(9), "ninth attached": [8]}[how]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for k, trial in enumerate(opt.ask(9)):
+            if k in attached:
+                opt.attach(opt.domain.points[k], values[k])
+            else:
+                opt.tell(trial, values[k])
+    assert len(caught) == 1
+    named = "trial 0" if how == "ninth attached" else "attached result 0"
+    assert named in str(caught[0].message)
+    assert caught[0].filename == __file__
+
+
 def test_values_that_crowd_near_the_best_make_none_suspect():
     opt = bd.RandomOptimizer(bd.FiniteDomain(line(60)))
     values = [100.0, 30.0, 10.0, *(1.0 + 0.001 * k for k in range(30)), 150.0, -50.0]

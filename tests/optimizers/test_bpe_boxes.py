@@ -423,3 +423,21 @@ def test_the_last_answer_does_not_wait_for_a_sample_of_what_is_left(tmp_path):
     for run in (opt, again):
         run.extend(30)
     assert torch.equal(opt.ask().x, again.ask().x)
+
+
+@pytest.mark.parametrize("kernel", [FIXED, {}, {"covar_module": se(0.3), "exact": True}])
+def test_bounds_from_all_answers_use_attached_results_too(kernel, tmp_path):
+    X = sobol_points(bd.BoxDomain(UNIT), 40, seed=3)
+    left = []
+    for known in (0, 40):
+        opt = bd.BPEDelayOptimizer(bd.BoxDomain(UNIT), 40, explore_fraction=0.2, **kernel)
+        if known:
+            opt.attach(X, [5.0 * value(x) for x in X])
+        play(opt, 20, lambda x: 5.0 * value(x), in_flight=1)
+        left.append(opt.rounds[0].active_after)
+        opt.save(tmp_path / f"{known}.db")
+        again = bd.load(tmp_path / f"{known}.db")
+        probes = sobol_points(bd.BoxDomain(UNIT), 64, seed=9)
+        assert torch.equal(again.active_set.contains(probes), opt.active_set.contains(probes))
+        assert torch.allclose(again.ask().x, opt.ask().x, atol=1e-3)
+    assert left[1] < 0.7 * left[0]

@@ -124,6 +124,11 @@ def test_exact_evaluations_of_a_box_of_listed_values_are_not_repeated():
     assert len(set(asked)) == 6
     with pytest.raises(EmptyDomainError, match="each of the 6 points has one"):
         opt.ask()
+    other = bd.AcquisitionOptimizer(space, exact=True)
+    for k in range(6):
+        other.tell(other.ask(), float(k))
+    with pytest.raises(EmptyDomainError, match="each of the 6 points has one"):
+        other.ask()
 
 
 def test_settings_that_keep_failing_are_left_out():

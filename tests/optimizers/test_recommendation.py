@@ -308,3 +308,32 @@ def test_where_no_point_of_the_domain_was_answered_one_of_its_points_is_recommen
     assert bool(domain.contains(found.x.unsqueeze(0)))
     assert abs(float(found.x) - 0.6) < (0.02 if kind == "list" else 0.4)
     assert found.count == 0
+    with pytest.raises(NoAnswerError, match="No point of the domain has an answer yet"):
+        opt.recommend(tried=True)
+
+
+class _Wide(bd.Confidence):
+    """Bounds of a user's own that say nothing of what they are."""
+
+    missing = ("a proof",)
+    assumptions = ()
+
+    def __repr__(self):
+        return "Wide()"
+
+    def fixed_design(self, evidence):
+        return bd.HalfWidth(3.0)
+
+    adaptive = fixed_design
+
+
+def test_an_interval_of_bounds_of_one_s_own_is_named_after_them():
+    opt = bd.BPEDelayOptimizer(
+        bd.FiniteDomain(scattered(20)),
+        20,
+        covar_module=se(),
+        noise_var=0.1,
+        confidence=_Wide(),
+    )
+    opt.tell(opt.ask(), 1.0)
+    assert opt.recommend().interval == "Wide()"

@@ -194,8 +194,13 @@ def test_a_slip_among_attached_results_is_warned_of():
 def test_what_is_attached_is_checked_by_name():
     opt = bd.RandomOptimizer(grid())
     good = {"layers": 9, "act": "relu", "dose": 3.0}
-    with pytest.warns(OutsideWarning, match="layers = 9 is none of 1, 2, 3, 4, 5, 6; the near"):
-        opt.attach(good, 1.0)  # beside the grid, as results obtained elsewhere may be
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(
+            OutsideWarning, match="layers = 9 is none of 1, 2, 3, 4, 5, 6; the near"
+        ):
+            opt.attach(good, 1.0)  # beside the grid, as results obtained elsewhere may be
+    # The result counts, as the warning says, also where it is raised.
     assert opt.domain.params(opt.attached[0].x) == good
     for wrong, message in (
         ({"layers": "3"}, "layers must be a whole number, got '3'"),
