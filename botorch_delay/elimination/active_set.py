@@ -245,8 +245,8 @@ class FiniteActiveSet(ActiveSet):
     Args:
         domain: the set.
         indices: rows of the active points, a LongTensor, increasing; all not eliminated if None.
-        eliminated: for each point the round that eliminated it, a LongTensor ``N``, 0 for none;
-            all zeros if None.
+        eliminated: for each point the round that eliminated it, a LongTensor ``N``, 0 for none
+            (points that failed too often are not active either); all zeros if None.
     """
 
     domain: FiniteDomain

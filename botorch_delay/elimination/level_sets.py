@@ -93,8 +93,8 @@ def sample_set(
     ``nan`` counts as minus infinity. It is called on up to ``particles`` points (at least 256) at
     a time, about 6 + d times whenever the volume is a third, and up to 64 times more where a
     plateau hides the way. The relative error of the volume is about
-    ``(-1.3 log2(volume) / particles) ** 0.5``, somewhat more above ten columns. A piece that only few
-    particles would be in may be missed.
+    ``(-1.3 log2(volume) / particles) ** 0.5``, somewhat more above ten columns. A piece that only
+    few particles would be in may be missed.
 
     If the particles never reach the set, which takes a set below about 1e-30 of the box, or one
     that a plateau hides, the sample repeats the anchor, a point of the set (``1 x d``); volume and

@@ -68,7 +68,7 @@ class RoundRecord:
 
     With a given kernel, and bounds from the round's own answers, that is enough to compute them
     again. With ``evidence="all"`` they also use answers that ``trial_ids`` and ``observed`` leave
-    out; on a box with a learned kernel, at most 128 points that stand for all.
+    out; on a box with a learned kernel, a representative subset of at most 128 answers.
 
     Attributes:
         number: r, from 1.

@@ -39,7 +39,8 @@ class Hyperparameters:
     """What a study has learned, in units that another study can begin from.
 
     The other study has log-normal priors of lengthscales and noise with these modes instead of
-    the usual ones: the first asks use them as they are, and answers move them.
+    the usual ones, which answers move. Before three answers points are asked at random all the
+    same.
 
     Args:
         lengthscale: one per column of the encoded inputs, in sides of the domain's bounding box;

@@ -95,8 +95,8 @@ class DelaySampler(BaseSampler):
     those that an enqueued trial leaves open, on its own.
 
     Args:
-        horizon: how many trials are planned, after which asking is an error; None if no end is
-            planned, where rounds grow by a factor of 2.
+        horizon: how many asks are planned, after which asking is an error (without
+            ``search_space`` the first trial is none); None, without an end: rounds grow twofold.
         seed: of everything random, the same in all processes; studies with one seed are alike.
         search_space: distributions by name, if they are to be known before the first trial.
         stale_after: seconds after its start at which a running trial counts as lost, which frees

@@ -202,8 +202,9 @@ class Optimizer(ReadableRun, ABC):
         """The trial will not come back, through no fault of its point, which may be asked again.
 
         A late answer is still accepted, and used where all data are used. A round of BPE-Delay does
-        not wait for this trial; with valid bounds and rounds that close on arrival its point is
-        asked again, at most twice, and the round waits for that.
+        not wait for this trial; where the regret bound needs its answer (valid bounds, noise, and
+        neither a law nor ``straggler_factor``) the point is asked again, at most twice, and the
+        round waits for that.
 
         Raises:
             TrialError: if the trial is unknown, foreign or not running.

@@ -82,8 +82,8 @@ class BPEDelayOptimizer(Optimizer):
         domain: a finite action set, a box, or a :class:`Space`.
         horizon: T, how many asks are planned; None, with :class:`GeometricRounds`, without an end.
         covar_module: the kernel, fixed; :class:`Learned`, or None, to learn kernel and noise from
-            the answers: then nothing is claimed, and until three answers are in, points
-            are asked in a random order.
+            the answers: then nothing is claimed, and until three answers are in, the rule
+            asks points in a random order.
         noise_var: lambda^2, given if and only if the kernel is; not with ``exact``.
         confidence: the bounds that eliminate; ``FixedBeta(6.0)`` if None.
         delay: a delay law, for rounds of fixed length.
@@ -182,8 +182,8 @@ class BPEDelayOptimizer(Optimizer):
 
         Every ask is by maximum sigma, and Theorem 1's multiplier uses the number of points of the
         whole domain. Its printed width is ``RKHSConfidence(..., tight=False)``; ``delay=NoDelay()``
-        gives BPE (Li & Scarlett 2022). ``seed`` has no effect. On a box, which the paper does not
-        have, rounds and bounds are those of the constructor with ``exploit=None``.
+        gives BPE (Li & Scarlett 2022). ``seed`` has no effect on a finite set. On a box, which the
+        paper does not have, rounds and bounds are those of the constructor with ``exploit=None``.
         """
         needed = {"covar_module": covar_module, "noise_var": noise_var}
         needed |= {"delay": delay, "confidence": confidence}

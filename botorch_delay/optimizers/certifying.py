@@ -31,8 +31,8 @@ class CertifyingUCB(Rule):
     noise of that mean counts with its expectation, plus half of what bounds with groups and with
     single asks add to it. (With groups alone exploration stops before the certificate is small.) So
     it bounds f in most runs, without a proof; the certificate bounds the regret whatever was asked.
-    A rule with a fixed factor settles on one point, whose gap is then billed at every ask; this one
-    explores until its bound elsewhere has fallen.
+    A rule with a fixed factor settles on one point, whose gap every further ask is then charged;
+    this one explores until its bound elsewhere has fallen.
 
     Args:
         norm_bound: C, a bound on the RKHS norm of f, above 0.

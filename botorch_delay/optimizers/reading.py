@@ -230,12 +230,14 @@ class ReadableRun(Run, ABC):
     def certificate(self) -> Certificate:
         """A bound on the regret so far, and on how far the recommended point is from the best.
 
-        It uses the norm bound and noise scale of ``confidence=`` or :class:`CertifyingUCB`;
-        :meth:`certify` takes others. With a learned kernel its ``gap`` is a heuristic, and says so:
-        it takes the fitted kernel and noise as right, and is too small with few noisy answers.
+        It uses the norm bound and noise scale of ``confidence=``, or of the
+        :class:`CertifyingUCB` of an :class:`AcquisitionOptimizer`; :meth:`certify` takes others.
+        With a learned kernel its ``gap`` is a heuristic, and says so: it takes the fitted kernel
+        and noise as right, and is too small with few noisy answers.
 
         Raises:
             NotSupportedError: if the optimizer has no norm bound, or on a box of many columns.
+            NoAnswerError: with a learned kernel, before any answer.
         """
         surrogate, confidence, delta = self._judgement()
         if surrogate.learned:
