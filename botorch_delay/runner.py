@@ -252,11 +252,11 @@ class _Loop:
                         if not self._goes_on():
                             break
                         continue
-                done, _ = wait(self.in_flight, LOOK_EVERY, return_when=FIRST_COMPLETED)
+                wait(self.in_flight, LOOK_EVERY, return_when=FIRST_COMPLETED)
+                done = [future for future in self.in_flight if future.done()]
                 with _turn:
-                    for future in sorted(done, key=lambda future: self.in_flight[future].id):
-                        if future in self.in_flight:  # not settled yet by a broken pool
-                            self._collect(future)
+                    while done:  # no name keeps a future: Dask would make a lost result anew
+                        self._collect(done.pop(0))
                 if len(self.interrupts) > 1:  # never between a change and its commit
                     raise KeyboardInterrupt
                 if self.interrupts and not self.stopped:
@@ -280,10 +280,9 @@ class _Loop:
 
     def _let_go(self) -> None:
         """Abandon what has not come back, and commit all that has."""
-        for future, trial in self.in_flight.items():
+        for future in self.in_flight:
             future.cancel()
-            self._abandon(trial)
-        for trial in [*self.again, *(trial for trial, _ in self.held_back)]:
+        for trial in [*self.in_flight.values(), *self.again, *(t for t, _ in self.held_back)]:
             self._abandon(trial)
         self.report.pending = [trial.id for trial in self.optimizer.pending]
         self._commit()
@@ -333,7 +332,8 @@ class _Loop:
 
     def _collect(self, future: Future[Evaluation]) -> None:
         """Tell how an evaluation ended."""
-        trial = self.in_flight.pop(future)
+        if (trial := self.in_flight.pop(future, None)) is None:
+            return  # settled already, by a broken pool
         try:
             evaluation = future.result()
         except BrokenProcessPool as error:

@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import sys
 import threading
+import weakref
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 
 import numpy as np
@@ -456,6 +457,31 @@ def test_a_store_is_used_by_one_run_at_a_time(tmp_path, threads):
     assert tried
     assert states(opt) == [TrialState.COMPLETED] * 9
     run(make(), objectives.quadratic, threads, 12, 2, store=path, progress=False)
+
+
+def test_a_result_that_was_told_is_kept_by_no_name():
+    # A cluster keeps it, and evaluates it again if it is lost, as long as its future is there.
+    opt, told, gone, futures = make(), threading.Event(), [], []
+
+    class Executor(ThreadPoolExecutor):
+        def submit(self, *args, **options):
+            future = super().submit(*args, **options)
+            futures.append(weakref.ref(future))
+            return future
+
+    def objective(x):
+        if not torch.equal(x, opt.trials[0].x):
+            told.wait(60)
+            for _ in range(1000):
+                gone[:] = [futures[0]() is None]
+                if gone[0]:
+                    break
+                threading.Event().wait(0.01)
+        return 1.0
+
+    with Executor(2) as executor:
+        run(opt, objective, executor, 2, 2, on_result=lambda *_: told.set(), progress=False)
+    assert gone == [True]
 
 
 @pytest.mark.parametrize("error", [ValueError("mine"), SystemExit("mine")])
