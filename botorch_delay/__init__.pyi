@@ -22,6 +22,7 @@ from botorch_delay.delays import PoissonDelay as PoissonDelay
 from botorch_delay.delays import SubExponentialDelay as SubExponentialDelay
 from botorch_delay.design.greedy import greedy_max_variance as greedy_max_variance
 from botorch_delay.domains.box import BoxDomain as BoxDomain
+from botorch_delay.domains.domain import Domain as Domain
 from botorch_delay.domains.finite import FiniteDomain as FiniteDomain
 from botorch_delay.domains.parameters import Choice as Choice
 from botorch_delay.domains.parameters import Float as Float
@@ -29,6 +30,7 @@ from botorch_delay.domains.parameters import Int as Int
 from botorch_delay.domains.space import Space as Space
 from botorch_delay.elimination.active_set import ActiveSet as ActiveSet
 from botorch_delay.elimination.active_set import FiniteActiveSet as FiniteActiveSet
+from botorch_delay.elimination.box_active_set import BoxActiveSet as BoxActiveSet
 from botorch_delay.elimination.rounds import GeometricRounds as GeometricRounds
 from botorch_delay.elimination.rounds import HorizonRounds as HorizonRounds
 from botorch_delay.elimination.rounds import RoundRecord as RoundRecord
@@ -37,6 +39,8 @@ from botorch_delay.gp.delayed_gp import DelayedGP as DelayedGP
 from botorch_delay.gp.surrogate import Hyperparameters as Hyperparameters
 from botorch_delay.gp.surrogate import Learned as Learned
 from botorch_delay.history.empirical_delay import EmpiricalDelay as EmpiricalDelay
+from botorch_delay.history.trials import Attached as Attached
+from botorch_delay.history.trials import Correction as Correction
 from botorch_delay.history.trials import Trial as Trial
 from botorch_delay.history.trials import TrialState as TrialState
 from botorch_delay.optimizers.acquisition_optimizer import (

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TextIO
+from typing import Any, SupportsFloat, TextIO
 
 import torch
 from tqdm import tqdm
@@ -28,7 +28,7 @@ from botorch_delay.domains.columns import Columns
 from botorch_delay.exceptions import InputError, InputTypeError
 from botorch_delay.history.trials import Trial
 
-Objective = Callable[..., float]
+Objective = Callable[..., SupportsFloat]
 MAX_CALLS = 20  # in a traceback
 
 

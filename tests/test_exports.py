@@ -22,7 +22,7 @@ HorizonRounds KrigingBeliever
 Hyperparameters Ignore Optimizer Pending QueuedOptimizer RandomOptimizer Rule ThompsonSampling
 ThreDSOptimizer UCB editing greedy_max_variance information_gain load rkhs_bounds round_lengths
 exceptions benchmarks EmpiricalDelay Forecast Prediction Replicates Space Float Int Choice
-Constants Evidence HalfWidth RuleModel
+Constants Evidence HalfWidth RuleModel Attached BoxActiveSet Correction Domain
 """
 
 

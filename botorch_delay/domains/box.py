@@ -19,6 +19,9 @@ from botorch_delay.exceptions import BotorchDelayError, InputError, InputTypeErr
 
 _PROBES = 64
 
+# Indices, coefficients, right-hand side.
+Constraint = tuple[Tensor | Sequence[int], Tensor | Sequence[float], float]
+
 
 class BoxDomain(Domain):
     """A box, some of whose columns may be restricted to lists of values.
@@ -56,7 +59,7 @@ class BoxDomain(Domain):
         discrete_dims: Mapping[int, Sequence[float]] | None = None,
         cat_dims: Mapping[int, Sequence[float]] | None = None,
         *,
-        constraints: Sequence[tuple[Tensor, Tensor, float]] | None = None,
+        constraints: Iterable[Constraint] | None = None,
         feasible: Callable[[Tensor], Tensor] | None = None,
         names: Sequence[str] | Columns | None = None,
         log_dims: Sequence[int] = (),

@@ -37,13 +37,21 @@ class TrialState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """What a trial said before it was corrected."""
+    """What a trial said before it was corrected.
 
-    value: float | None  # None where it had failed
-    failure: str  # why it had failed
-    reason: str  # why it was corrected
-    corrected_at: float  # seconds since the epoch (UTC)
-    corrected_step: int  # how many asks had been made by then, in steps
+    Attributes:
+        value: its answer then, in the user's units and sign; None where it had failed.
+        failure: why it had failed.
+        reason: why it was corrected.
+        corrected_at: when, in seconds since the epoch.
+        corrected_step: how many asks had been made by then, in steps.
+    """
+
+    value: float | None
+    failure: str
+    reason: str
+    corrected_at: float
+    corrected_step: int
 
 
 class _Placed:
@@ -163,17 +171,28 @@ class Trial(_Placed):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Attached(_Placed):
-    """A result that was obtained elsewhere."""
+    """A result that was obtained elsewhere.
 
-    source: Tensor  # the point, ``d``; it need not lie in the domain
+    Attributes:
+        x: its point, shape ``d``, which need not lie in the domain; a copy each time.
+        index: its row in a finite domain, or None.
+        value: the result, in the user's units and sign.
+        id: counted from 0, those that were detached included.
+        told_at: when it was attached, in seconds since the epoch.
+        told_step: how many asks had been made by then, in steps.
+        detached_at: when it was detached, as ``told_at``; None while it counts.
+        reason: why it was detached.
+    """
+
+    source: Tensor
     device: torch.device  # where ``x`` is put
-    index: int | None  # its row in a finite domain
-    value: float  # in the user's sign
-    id: int = 0  # counted from 0, those that were detached included
-    told_at: float = 0.0  # when it was attached, in seconds since the epoch
-    told_step: int = 0  # how many asks had been made by then, in steps
-    detached_at: float | None = None  # when it was detached; None while it counts
-    reason: str = ""  # why it was detached
+    index: int | None
+    value: float
+    id: int = 0
+    told_at: float = 0.0
+    told_step: int = 0
+    detached_at: float | None = None
+    reason: str = ""
     noise_var: None = None  # not known
 
 

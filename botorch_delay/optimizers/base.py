@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Self, overload
+from typing import Any, Self, SupportsFloat, overload
 
 import numpy as np
 import torch
@@ -112,7 +112,9 @@ class Optimizer(ReadableRun, ABC):
         return asked[0] if n is None else asked
 
     @exclusive
-    def tell(self, trial: Trial | int, y: float | Tensor, noise_var: float | None = None) -> None:
+    def tell(
+        self, trial: Trial | int, y: SupportsFloat, noise_var: SupportsFloat | None = None
+    ) -> None:
         """The answer of a trial, in any order, also after the horizon.
 
         One that comes after its round has closed, or after the trial was abandoned, serves no
