@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from botorch_delay import __version__
-from botorch_delay.exceptions import BotorchDelayError, InputError
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +57,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Exit codes: 0; 2 for input that cannot be used, 1 for any other error, 130 after Ctrl-C.
     """
+    try:
+        return _run(argv)
+    except KeyboardInterrupt:
+        _complain("interrupted")
+        return INTERRUPTED
+
+
+def _run(argv: Sequence[str] | None) -> int:
     arguments = _parser().parse_args(argv)
+    from botorch_delay.exceptions import BotorchDelayError  # and PyTorch, for seconds
+
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     for stream in (sys.stdout, sys.stderr):
         # A terminal may have no degree sign; file names of bytes are printed as they are.
@@ -75,9 +84,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BotorchDelayError as error:
         _complain(_in_commands(str(error), study))
         return 2
-    except KeyboardInterrupt:
-        _complain("interrupted")
-        return INTERRUPTED
     except BrokenPipeError:  # the reader, such as head, has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the end
         return 1
@@ -266,6 +272,7 @@ def _id(text: str) -> int:
 
 
 def _result(text: str) -> float:
+    from botorch_delay.exceptions import InputError
     from botorch_delay.results import read_number
 
     try:
@@ -339,6 +346,7 @@ def _seeds(text: str) -> tuple[int, ...]:
 
 
 def _init(arguments: argparse.Namespace) -> None:
+    from botorch_delay.exceptions import InputError
     from botorch_delay.optimizers.bpe import BPEDelayOptimizer
     from botorch_delay.study import format_space, read_space
 

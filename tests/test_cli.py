@@ -31,6 +31,30 @@ def call(*arguments, capsys):
     return code, shown.out, shown.err.splitlines()
 
 
+def test_help_and_an_early_interrupt_do_not_wait_for_pytorch():
+    code = "import sys; from botorch_delay import cli; cli._parser(); print('torch' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "False"
+
+
+def test_an_interrupt_before_a_command_begins_is_one_line(monkeypatch, capsys):
+    def press(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_parser", press)
+    assert call("show", "study.db", capsys=capsys) == (130, "", ["botorch-delay: interrupted"])
+
+
+def test_closed_streams_lose_what_they_would_show_alone(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(sys, "stdout", None)
+    assert cli.main(["bench", "list"]) == 0
+    monkeypatch.undo()
+    monkeypatch.setattr(sys, "stderr", None)
+    assert cli.main(["show", str(tmp_path / "none.db")]) == 2
+    monkeypatch.undo()
+    assert capsys.readouterr().out == ""
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
