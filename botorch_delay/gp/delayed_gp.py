@@ -54,7 +54,7 @@ class DelayedGP(SingleTaskGP):
     Args:
         train_X: ``n x d``, answered points; ``n = 0`` gives the prior.
         train_Y: ``n x 1``, their values.
-        train_Yvar: ``n x 1``, noise variance of each value.
+        train_Yvar: ``n x 1``, noise variance of each value; pending points have their mean.
         noise_var: lambda^2 of every value without a variance of its own, pending ones
             included. If neither is given the noise is learned (``fit_gpytorch_mll``).
         X_pending: ``p x d``, points asked and not answered.

@@ -156,6 +156,8 @@ class Optimizer(ReadableRun, ABC):
     def correct(self, trial: Trial | int, value: float | Tensor | None, reason: str = "") -> None:
         """Replace a wrong answer or failure; the old one is kept in ``trial.corrections``.
 
+        A noise variance that was told stays as it is.
+
         Everything computed from now on uses the new value, ``certificate`` included. Decisions
         already made stay, such as what a round eliminated. So ``guarantee`` ends for good if a
         round was closed, or an ask priced against a regret budget, with the wrong report; else it
@@ -191,8 +193,8 @@ class Optimizer(ReadableRun, ABC):
     def mark_failed(self, trial: Trial | int, reason: str | BaseException = "") -> None:
         """The trial crashed, perhaps because of its point: no answer will come.
 
-        The point stays counted in sigma, and may be asked again at most twice; then it is taken
-        out of the domain. The reason, a text or the exception itself, is kept.
+        The point stays counted in sigma, and may be asked again at most twice; then, without an
+        answer of a trial in between, it is taken out of the domain. The reason, a text or the exception itself, is kept.
 
         Raises:
             TrialError: if the trial is unknown, foreign or not running.

@@ -84,7 +84,8 @@ class Rule:
 
         These are in units of the surrogate, whose values are to be maximised; a deviation may be 0.
         With a given kernel it is also called before any answer. -inf keeps a point from being
-        asked; inf and NaN are errors, but NaN of a BoTorch acquisition function counts as -inf.
+        asked; inf and NaN are a NumericsError of ``ask``, but NaN of a BoTorch acquisition function
+        counts as -inf.
         """
         raise NotImplementedError
 
