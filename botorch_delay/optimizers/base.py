@@ -194,7 +194,8 @@ class Optimizer(ReadableRun, ABC):
         """The trial crashed, perhaps because of its point: no answer will come.
 
         The point stays counted in sigma, and may be asked again at most twice; then, without an
-        answer of a trial in between, it is taken out of the domain. The reason, a text or the exception itself, is kept.
+        answer of a trial in between, it is taken out of the domain. The reason, a text or the
+        exception itself, is kept.
 
         Raises:
             TrialError: if the trial is unknown, foreign or not running.
