@@ -98,7 +98,7 @@ MODES = {
         lambda: bd.AcquisitionOptimizer(box()), ask=20, most=45, attached=30
     ),
     "box, rounds, kernel learned": Mode(
-        lambda: bd.BPEDelayOptimizer(box(), 60), ask=20, most=80, attached=30
+        lambda: bd.BPEDelayOptimizer(box(), 60), ask=20, most=90, attached=30
     ),
     "box, Thompson samples": Mode(
         lambda: bd.AcquisitionOptimizer(box(), **given(rule=bd.ThompsonSampling())),
