@@ -132,7 +132,7 @@ def run(
         objective: called in the workers; for processes it must be picklable.
         executor: a ``concurrent.futures.Executor`` (for Dask ``client.get_executor()``) or a
             ``pebble.ProcessPool``. A ``ProcessPoolExecutor`` that breaks is replaced until the end;
-            only trials whose process died (not by SIGTERM) have failed; others are evaluated again.
+            trials whose process died have failed (all after SIGTERM); others are evaluated again.
         n_trials: the total, trials already asked included; a shorter horizon is extended to it. It
             ends earlier once exact evaluations have been made of all points, or after ``finish()``.
         max_in_flight: how many trials run at once.

@@ -74,7 +74,7 @@ def real(value: Any, name: str) -> float:
     if np.size(value) == 1 and np.ma.is_masked(value):
         raise InputError(f"{name} must be a number, got a masked value, which has none.")
     if getattr(getattr(value, "dtype", None), "kind", "") in ("m", "M"):  # times count as integers
-        raise InputTypeError(f"{name} must be a number, got {value.dtype}; divide it by a unit.")
+        raise InputTypeError(f"{name} must be a number, got {value.dtype}; convert it to one.")
     if isinstance(value, bool) or not isinstance(value, numbers.Real | Decimal):
         if getattr(value, "size", None) == 1 and hasattr(value, "item"):  # of NumPy
             return real(value.item(), name)

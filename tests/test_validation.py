@@ -15,7 +15,9 @@ POINTS = torch.tensor([[0.0, 1.0], [2.0, 3.0]], dtype=torch.double)
 
 @pytest.mark.parametrize("value", [np.timedelta64(5, "s"), np.array([5], "m8[ns]")])
 def test_a_span_of_time_is_no_number(value):
-    with pytest.raises(InputTypeError, match=r"y must be a number, got timedelta64\[n?s\]; divide"):
+    with pytest.raises(
+        InputTypeError, match=r"y must be a number, got timedelta64\[n?s\]; convert"
+    ):
         validation.real(value, "y")
 
 

@@ -191,7 +191,7 @@ class _Descent:
         self._owner = torch.arange(_BATCHES, device=unit.device).repeat_interleave(self._size)
         self._squared_error = 0.0  # relative, of what the batches had in common
         self._tried = len(unit)
-        self._stride = 1.0
+        self._strides = [1.0, 1.0]  # of walks in all columns, and in some
         self._origin = unit  # of the differences along which particles move
         self._floor = torch.zeros_like(unit[0])  # deviation of what is added to them
 
@@ -294,9 +294,10 @@ class _Descent:
         """A step along a difference, or one coordinate drawn anew."""
         n, cube = len(self._unit), self._cube
         # Pieces differ in size and a mixture of strides fits them all.
-        stride = self._stride * (_STRIDES * cube.randn(n, 1)).exp()
-        change = cube.rand(n, cube.dim) < _COLUMNS
-        change |= cube.rand(n, 1) >= _PARTIAL
+        whole = cube.rand(n) >= _PARTIAL
+        stride = torch.where(whole, self._strides[0], self._strides[1]).unsqueeze(1)
+        stride = stride * (_STRIDES * cube.randn(n, 1)).exp()
+        change = (cube.rand(n, cube.dim) < _COLUMNS) | whole.unsqueeze(1)
         change.scatter_(1, cube.randint(cube.dim, n, 1), True)
         proposal = self._unit + stride * self._differences() * change
         redrawn = cube.rand(n) < (_REDRAWS_LISTS if cube.lists else _REDRAWS)
@@ -308,8 +309,13 @@ class _Descent:
             column = torch.where(cube.rand(len(rows)) < 0.75, listed, column)
         proposal[rows] = self._unit[rows]
         proposal[rows, column] = cube.rand(len(rows))
-        share = self._move(proposal)[~redrawn].double().mean().item()
-        self._stride = min(max(self._stride * math.exp(share - _ACCEPTANCE), 1e-3), 1e3)
+        accepted = self._move(proposal).double()
+        kinds = torch.stack([whole & ~redrawn, ~(whole | redrawn)]).double()
+        shares = (kinds @ accepted) / kinds.sum(dim=1).clamp_min(1.0)
+        self._strides = [
+            min(max(own * math.exp(share - _ACCEPTANCE), 1e-3), 1e3)
+            for own, share in zip(self._strides, shares.tolist(), strict=True)
+        ]
 
     def _move(self, proposal: Tensor) -> Tensor:
         """Accept what is in the cube and above the level; which moves were."""

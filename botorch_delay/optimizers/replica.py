@@ -204,6 +204,7 @@ class Replica:
         """What the optimizer would ask after the asks of others."""
         optimizer, start = self.optimizer, self.optimizer._ledger.event_count
         ahead = copy.deepcopy(optimizer, {id(optimizer.domain): optimizer.domain})
+        ahead._rounds.is_shared = True
         # One by one: ask(n) would return fewer trials if one fails, instead of raising.
         for _ in range(before + skip + 1):
             ahead.ask()
@@ -229,7 +230,7 @@ class Replica:
 
     def _restart(self) -> None:
         self.optimizer = self._make()
-        self.optimizer._rounds.counts_attached = False
+        self.optimizer._rounds.is_shared = True
         self._trials: dict[int, Trial] = {}  # by the other system's number, in the order of ids
         self._attached: set[int] = set()
         self._unrecorded: list[int] = []  # trials that ended; see _Ask.told
@@ -268,7 +269,9 @@ class Replica:
                 value = past.value if past.state is TrialState.COMPLETED else None
                 if value is not None and past.number not in self._attached:
                     self._attached.add(past.number)
-                    self.optimizer.attach(past.x, value)
+                    with warnings.catch_warnings():  # results are corrected in the engine
+                        warnings.simplefilter("ignore", OutlierWarning)
+                        self.optimizer.attach(past.x, value)
             elif past.number not in self._trials:
                 ask = self._asks[past.number]
                 for number in ask.told:

@@ -51,8 +51,9 @@ class RoundSequence(TrialObserver):
         self.round_rule = config.round_rule()
         self.active: ActiveSet = whole_set(config.domain, config.seed, feasibility.keys)
         self.open: OpenRound | None = None  # before the first ask and after the last round
-        # Whether designs count attached results: not where processes learn of them at other times.
-        self.counts_attached = config.learned
+        # Whether other processes learn of attached results at other times: then no design counts
+        # them, nor do bounds on a box, which each process computes anew.
+        self.is_shared = False
         self.records: list[RoundRecord] = []  # of the closed rounds
         self.resets = 0  # how often no active point could be asked
         self.designed = 0  # design points asked, in all rounds
@@ -192,7 +193,8 @@ class RoundSequence(TrialObserver):
             record.active_after,
         )
         left = self._judged.difference_from(self.active)
-        return {"record": record.describe(), "left": left, "last": last}
+        used = {"attached": self._uses_attached}
+        return {"record": record.describe(), "left": left, "last": last, **used}
 
     def reset(self, current: OpenRound) -> dict[str, Any]:
         """Going on with every feasible point, as the data of an event; EmptyDomainError if none.
@@ -234,6 +236,7 @@ class RoundSequence(TrialObserver):
         """Close a round as it was decided, here or elsewhere."""
         active, self._judged = self._judged, None
         record, last = RoundRecord.read(data["record"]), validation.flag(data["last"], "last")
+        pooled = validation.flag(data.get("attached", False), "attached")
         known = all(trial_id < len(self._ledger) for trial_id in record.trial_ids)
         whole_design = last or record.design_size == current.design_size
         if record.number != current.number or not (known and whole_design):
@@ -241,7 +244,7 @@ class RoundSequence(TrialObserver):
         config = self._config
 
         def judged() -> tuple[Surrogate, Answers, RoundBounds]:
-            attached = self._ledger.attached if config.merges else []
+            attached = self._ledger.attached if pooled else []
             used = [self._ledger[trial_id] for trial_id in record.trial_ids]
             answers = config.answers([*used, *attached])
             surrogate = config.fixed or Surrogate.rebuild(record.surrogate or {}, config.domain)
@@ -357,12 +360,19 @@ class RoundSequence(TrialObserver):
         ended = arrived and len(self._ledger) == config.horizon
         return ended and config.repeat_pending and config.budget_factor is None
 
+    @property
+    def _uses_attached(self) -> bool:
+        """Whether bounds are made of attached results as well."""
+        alone = self.is_shared and self.active.rows is None
+        return self._config.merges and not alone and bool(self._ledger.attached)
+
     def _answers(self, current: OpenRound) -> RoundAnswers:
         """The answers by which the open round is judged if it closes now."""
         config, ledger = self._config, self._ledger
         if config.merges:
             ids = tuple(trial.id for trial in ledger.answered())
-            return RoundAnswers(ids, config.answers(ledger.results()))
+            used = ledger.results() if self._uses_attached else ledger.answered()
+            return RoundAnswers(ids, config.answers(used))
         size = current.design_size if self.round_rule.on_arrival else None
         used = [ledger[trial_id] for trial_id in current.answered(size)]
         ids, answers = tuple(trial.id for trial in used), config.answers(used)
@@ -375,7 +385,7 @@ class RoundSequence(TrialObserver):
         statuses = {key: self._feasibility.status(key) for key in self._feasibility.unavailable()}
         # Of many results some, to bound the time that a design takes. With a given kernel a claim
         # rests on what the design's own points tell.
-        attached = self._ledger.attached if self.counts_attached else []
+        attached = self._ledger.attached if self._config.learned and not self.is_shared else []
         known = [self._feasibility.key(result) for result in attached]
         return OpenRound(
             number,

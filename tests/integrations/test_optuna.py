@@ -452,6 +452,29 @@ def test_stale_trials_are_freed_on_any_storage_and_may_come_late(tmp_path, monke
     assert optimizer.trials[0].came_back
 
 
+@pytest.mark.filterwarnings("error::botorch_delay.exceptions.OutlierWarning")
+@pytest.mark.parametrize("kernel", [GIVEN, {"covar_module": se(), "exact": True}])
+def test_results_from_elsewhere_leave_every_process_the_same_set(kernel):
+    options = {"search_space": PLANE, "explore_fraction": 0.2, **kernel}
+    study = make_study(DelaySampler(60, **options))
+    while not (study.sampler.optimizer(study).rounds if study.trials else []):
+        trial = study.ask(PLANE)
+        study.tell(trial, height(trial.params))
+    for x in torch.linspace(0.0, 1.0, 20).tolist():  # after a round has closed
+        params = {"x": x, "y": 1.0 - x}
+        away = 1e4 if x == 1.0 else 0.0
+        study.add_trial(
+            optuna.create_trial(params=params, distributions=PLANE, value=height(params) - away)
+        )
+    ours, other = (
+        sampler.optimizer(study) for sampler in (study.sampler, DelaySampler(60, **options))
+    )
+    assert len(ours.attached) == len(other.attached) == 20
+    assert ours.active_set.is_cut
+    probes = torch.rand(500, 2, dtype=torch.double, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(ours.active_set.contains(probes), other.active_set.contains(probes))
+
+
 def test_every_process_sees_a_stale_trial_that_failed_at_last_alike(monkeypatch):
     sampler = DelaySampler(30, search_space=PLANE, exploit=None, stale_after=100.0)
     study = make_study(sampler)

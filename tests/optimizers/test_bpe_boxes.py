@@ -440,4 +440,6 @@ def test_bounds_from_all_answers_use_attached_results_too(kernel, tmp_path):
         probes = sobol_points(bd.BoxDomain(UNIT), 64, seed=9)
         assert torch.equal(again.active_set.contains(probes), opt.active_set.contains(probes))
         assert torch.allclose(again.ask().x, opt.ask().x, atol=1e-3)
+        closed = [event for event in opt.state_dict()["events"] if event["kind"] == "closed"]
+        assert [event["data"]["attached"] for event in closed] == [known > 0] * len(closed)
     assert left[1] < 0.7 * left[0]
