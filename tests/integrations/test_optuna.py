@@ -457,15 +457,18 @@ def test_stale_trials_are_freed_on_any_storage_and_may_come_late(tmp_path, monke
 def test_results_from_elsewhere_leave_every_process_the_same_set(kernel):
     options = {"search_space": PLANE, "explore_fraction": 0.2, **kernel}
     study = make_study(DelaySampler(60, **options))
-    while not (study.sampler.optimizer(study).rounds if study.trials else []):
+
+    def add(*places):
+        for x in places:
+            params = {"x": x, "y": 1.0 - x}
+            value = -1e4 if x == 1.0 else height(params)
+            study.add_trial(optuna.create_trial(params=params, distributions=PLANE, value=value))
+
+    add(0.1, 0.9)
+    while not (study.sampler.optimizer(study).rounds if len(study.trials) > 2 else []):
         trial = study.ask(PLANE)
         study.tell(trial, height(trial.params))
-    for x in torch.linspace(0.0, 1.0, 20).tolist():  # after a round has closed
-        params = {"x": x, "y": 1.0 - x}
-        away = 1e4 if x == 1.0 else 0.0
-        study.add_trial(
-            optuna.create_trial(params=params, distributions=PLANE, value=height(params) - away)
-        )
+    add(*torch.linspace(0.0, 1.0, 18).tolist())  # after a round has closed
     ours, other = (
         sampler.optimizer(study) for sampler in (study.sampler, DelaySampler(60, **options))
     )
