@@ -262,8 +262,9 @@ class Domain(ABC):
         width = torch.where(high > low, high - low, 1.0)
         away = torch.maximum(low - X, X - high) / width
         if (away > validation.largest_value(X)).any():  # squares of distances would overflow
-            worst = X.flatten()[away.argmax()].item()
-            raise InputError(f"{name} has a number too far outside of the domain, {worst:g}.")
+            at = int(away.argmax())
+            where = f"{self.names[at % self.dim]} = {X.flatten()[at].item():g}"
+            raise InputError(f"{name} lies too far outside of the domain: {where}.")
         for dim, values in self.encoding.categories:
             if not isinstance(self.columns.parameters.get(self.names[dim]), Choice):
                 continue

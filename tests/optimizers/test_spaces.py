@@ -207,6 +207,7 @@ def test_what_is_attached_is_checked_by_name():
         ({"layers": True}, "layers must be a whole number, got True"),
         ({"dose": 0.0}, "dose must be above 0"),
         ({"dose": math.nan}, "dose must be finite"),
+        ({"dose": 1e300}, "x lies too far outside of the domain: dose = 1e\\+300"),
         ({"act": "gelu"}, "act must be one of"),
         ({"width": 3}, r"\['width'\] unknown"),
     ):
