@@ -77,11 +77,11 @@ class Event:
             if kind not in KINDS or not isinstance(data, Mapping):
                 raise ValueError("its kind or its data are unknown")
             if (trial is not None) != (kind in ("asked", "corrected", *SETTLED)):
-                raise ValueError(f"trial is {brief(trial)}")
+                raise ValueError(f"trial is {excerpt(trial)}")
             if kind != "corrected" and (value is not None) != (kind in ("completed", "attached")):
-                raise ValueError(f"value is {brief(value)}")
+                raise ValueError(f"value is {excerpt(value)}")
             if not isinstance(data.get("reason", ""), str):
-                raise ValueError(f"reason is {brief(data['reason'])}")
+                raise ValueError(f"reason is {excerpt(data['reason'])}")
             if data.get("noise_var") is not None:
                 validation.positive(data["noise_var"], "noise_var")
             if kind == "asked":
@@ -123,7 +123,7 @@ def read_events(records: Sequence[Any], domain: Domain) -> list[Event]:
     return events
 
 
-def brief(value: Any) -> str:
+def excerpt(value: Any) -> str:
     """A stored value for a message, of at most 60 characters."""
     text = repr(" ".join(value.split()) if isinstance(value, str) else value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.exceptions import InputTypeError, StorageError
-from botorch_delay.history.events import brief, truncated
+from botorch_delay.history.events import excerpt, truncated
 from botorch_delay.history.states import FORMAT, check_format, check_state, difference
 from botorch_delay.history.trials import Ledger
 
@@ -308,7 +308,7 @@ def _read(db: sqlite3.Connection, file: Path) -> dict[str, Any]:
     _check_schema(db, file)
     problem = db.execute("PRAGMA quick_check(1)").fetchone()[0]
     if problem != "ok":
-        raise StorageError(f"{file} is damaged: {brief(problem)}.")
+        raise StorageError(f"{file} is damaged: {excerpt(problem)}.")
     records: list[dict[str, Any]] = []
     query = f"SELECT number, {', '.join(_COLUMNS)} FROM events ORDER BY number"
     for number, *fields in db.execute(query):
@@ -341,7 +341,7 @@ def _write_meta(db: sqlite3.Connection, key: str, value: Any) -> None:
 def _parsed(text: Any) -> Any:
     """The value of JSON text; bytes are refused, since they would choose a codec."""
     if not isinstance(text, str):
-        raise TypeError(f"{brief(text)} is not JSON")
+        raise TypeError(f"{excerpt(text)} is not JSON")
     return json.loads(text)
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from botorch_delay.exceptions import StorageError
-from botorch_delay.history.events import brief
+from botorch_delay.history.events import excerpt
 
 FORMAT = 7
 _TYPES: dict[str, type] = {"optimizer": str, "config": Mapping, "notes": Mapping, "events": list}
@@ -28,7 +28,8 @@ def check_format(version: Any, what: str) -> None:
     if isinstance(version, int) and version > FORMAT:
         advice = " It is of a newer version of the library, with which it can be read."
     raise StorageError(
-        f"{what} has format {brief(version)}; this version of botorch_delay reads {FORMAT}.{advice}"
+        f"{what} has format {excerpt(version)}; this version of botorch_delay reads "
+        f"{FORMAT}.{advice}"
     )
 
 
@@ -42,7 +43,7 @@ def check_state(state: Mapping[str, Any]) -> None:
         raise StorageError("The state is malformed: it has neither points nor bounds.")
     for key, kind in _TYPES.items():
         if not isinstance(state.get(key), kind):
-            raise StorageError(f"The state is malformed: {key} is {brief(state.get(key))}.")
+            raise StorageError(f"The state is malformed: {key} is {excerpt(state.get(key))}.")
 
 
 def difference(
@@ -101,4 +102,5 @@ def check_same(own: Mapping[str, Any], stored: Mapping[str, Any], tolerance: flo
 
 
 def _text(value: Any) -> str:
-    return f"<{tuple(value.shape)} of {value.dtype}>" if isinstance(value, Tensor) else brief(value)
+    is_tensor = isinstance(value, Tensor)
+    return f"<{tuple(value.shape)} of {value.dtype}>" if is_tensor else excerpt(value)

@@ -18,7 +18,7 @@ from botorch_delay.domains.columns import Columns
 from botorch_delay.domains.domain import Domain
 from botorch_delay.domains.values import text_of
 from botorch_delay.exceptions import StorageError, TrialError
-from botorch_delay.history.events import Event, brief
+from botorch_delay.history.events import Event, excerpt
 
 # An answer is suspect this many standard deviations from all others, if they are at least so many.
 # If all have one sign, so many of their logarithms', too: of 300 runs with 60 lognormal answers one
@@ -367,7 +367,7 @@ class Ledger:
         number, reason = event.data["id"], event.data.get("reason", "")
         places = [place for place, result in enumerate(self.attached) if result.id == number]
         if not places:
-            raise StorageError(f"result {brief(number)} is detached and was not attached.")
+            raise StorageError(f"result {excerpt(number)} is detached and was not attached.")
         result = self.attached.pop(places[0])
         self.detached.append(replace(result, detached_at=event.time, reason=reason))
         self._events.append(event)

@@ -23,7 +23,7 @@ from botorch_delay.domains.domain import Domain
 from botorch_delay.domains.finite import FiniteDomain
 from botorch_delay.exceptions import InputError, StorageError
 from botorch_delay.history import sqlite
-from botorch_delay.history.events import brief, truncated
+from botorch_delay.history.events import excerpt, truncated
 from botorch_delay.optimizers.acquisition_optimizer import AcquisitionOptimizer
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.bpe import BPEDelayOptimizer
@@ -185,7 +185,7 @@ def _build(
     if name == QueuedOptimizer.__name__:
         return QueuedOptimizer(_build(config["base"], config, domain, parts))
     if name not in _KINDS:
-        raise StorageError(f"It holds an unknown optimizer, {brief(name)}.")
+        raise StorageError(f"It holds an unknown optimizer, {excerpt(name)}.")
     make = _KINDS[name]
     if config.get("as_published"):
         make = BPEDelayOptimizer.as_published
