@@ -373,8 +373,8 @@ class _StudyRun(EngineRun):
                 yield from self._answered(trial, record)
             elif record is not None:
                 state = TrialState.FAILED  # if pruned, its place is not worth another trial
-                if trial.number in lost or self._is_stale(trial):
-                    state = TrialState.ABANDONED  # also once it has failed: others saw it so before
+                if trial.number in lost:
+                    state = TrialState.ABANDONED
                 elif trial.state is Theirs.RUNNING:
                     state = TrialState.RUNNING
                 reason = PRUNED if trial.state is Theirs.PRUNED else ""
@@ -407,17 +407,13 @@ class _StudyRun(EngineRun):
             return None  # a copied or retried trial has the attribute of the original
         return self.record_of(record, running=trial.state is Theirs.RUNNING)
 
-    def _is_stale(self, trial: FrozenTrial) -> bool:
-        """Whether a trial ran for longer than ``stale_after``."""
-        if self._stale_after is None or trial.datetime_start is None:
-            return False
-        end = trial.datetime_complete or _now()
-        return end - trial.datetime_start > timedelta(seconds=self._stale_after)
-
     def _lost(self, trials: Iterable[FrozenTrial]) -> set[int]:
         """Numbers of the running trials whose worker is lost."""
         running = [trial for trial in trials if trial.state is Theirs.RUNNING]
-        lost = {trial.number for trial in running if self._is_stale(trial)}
+        lost, now = set(), _now()
+        if self._stale_after is not None:
+            long = timedelta(seconds=self._stale_after)
+            lost = {each.number for each in running if now - (each.datetime_start or now) > long}
         heartbeat = getattr(self._storage, "get_heartbeat_interval", lambda: None)
         if running and heartbeat() is not None:
             silent = set(self._storage._get_stale_trial_ids(self._study._study_id))

@@ -7,7 +7,8 @@ optimizer is made again in any process, as if every call had been made there.
 Several processes may ask at once. Their decisions are made consistent by rules that depend on the
 events alone. Asks are applied in an order in which each comes after those that its process knew,
 and after the ends of trials that its process was the first to know. If two open the same round, the
-trial with the lower number counts, and the other's design points are outside the design.
+trial with the lower number counts, and the other's design points are outside the design. A trial
+was lost, before it ended, if the record of an ask says so.
 """
 
 from __future__ import annotations
@@ -66,9 +67,9 @@ class _Ask:
 
     events: tuple[Event, ...]  # what it decided, and last the ask itself
     after: int  # one more than the largest ``after`` of the asks that its process knew, or 0
-    # Trials that had ended by then, unless the record of another ended trial says so: the record of
-    # a running trial may still be taken back.
-    told: tuple[int, ...]
+    # Trials that had ended by then, and how, unless the record of another ended trial says so: the
+    # record of a running trial may still be taken back. One that was abandoned may come back.
+    told: tuple[tuple[int, TrialState], ...]
     opened: tuple[int, ...]  # the rounds that it opened
     opener: int | None  # the trial that opened its round, as far as its process knew
     parent: int | None  # the trial that opened the round before its events
@@ -85,7 +86,10 @@ class _Ask:
                 None if record[name] is None else validation.whole(record[name], name, 0)
                 for name in ("opener", "parent")
             )
-            told = tuple(validation.whole(number, "told", 0) for number in record["told"])
+            told = tuple(
+                (validation.whole(other, "told", 0), TrialState(state))
+                for other, state in record["told"]
+            )
             after = validation.whole(record["after"], "after", 0)
             opened = tuple(n for event in events if (n := _opens(event)) is not None)
             for event in events:
@@ -125,13 +129,15 @@ class Replica:
         Raises:
             StorageError: if a record is malformed, or refers to a missing trial.
         """
-        changed, rewritten = [], False
+        changed, back, rewritten = [], set(), False  # back: trials that are lost no longer
         for past in trials:
             known = self._past.get(past.number, past)
             other = known.record != past.record or not torch.equal(known.x, past.x)
             if other or known.state is not past.state or past.number not in self._past:
                 changed.append(past)
                 rewritten |= other
+                if known.state is TrialState.ABANDONED and known.state is not past.state:
+                    back.add(past.number)
         if not changed and not self._behind:
             return
         asks = {
@@ -143,6 +149,9 @@ class Replica:
         self._asks.update(asks)
         before, self._openers = self._openers, self._find_openers()
         rewritten |= self._behind or self._openers[: len(before)] != before
+        # Whether a trial was lost at first is as records say, not as this process happened to see.
+        rewritten |= any(self._has_missed_loss(number) for number in _lost(asks.values()))
+        rewritten |= bool(back) and not back <= _lost(self._asks.values())
         self._behind = True  # until all of them are in: after an error the next call rebuilds
         if rewritten:
             self._rebuild()
@@ -171,7 +180,8 @@ class Replica:
         number = validation.whole(number, "number", 0)
         if number in self._trials:
             raise InputError(f"Trial {number} has its point already; ask for another trial.")
-        after, told, numbers = self._after, list(self._unrecorded), list(self._trials)
+        after, numbers = self._after, list(self._trials)
+        told = [[other, state.value] for other, state in self._unrecorded]
         trial, events = self._ask_ahead(before, skip) if before or skip else self._ask_next()
         parent = self._openers[-1] if self._openers else None
         opened = sum(_opens(event) is not None for event in events)
@@ -223,6 +233,14 @@ class Replica:
         """The optimizer's trial, or None."""
         return self._trials.get(number)
 
+    def _has_missed_loss(self, number: int) -> bool:
+        """Whether a trial has ended here without being lost first."""
+        trial = self._trials.get(number)
+        return trial is not None and (
+            trial.state is TrialState.FAILED
+            or (trial.state is TrialState.COMPLETED and not trial.came_back)
+        )
+
     def _rebuild(self) -> None:
         self._restart()
         self._openers = self._find_openers()
@@ -233,7 +251,7 @@ class Replica:
         self.optimizer._rounds.is_shared = True
         self._trials: dict[int, Trial] = {}  # by the other system's number, in the order of ids
         self._attached: set[int] = set()
-        self._unrecorded: list[int] = []  # trials that ended; see _Ask.told
+        self._unrecorded: list[tuple[int, TrialState]] = []  # trials that ended; see _Ask.told
         self._after = 0  # of the next ask
         self._decided: set[tuple[str, float]] = set()  # kinds and times of events of asks
 
@@ -274,12 +292,12 @@ class Replica:
                         self.optimizer.attach(past.x, value)
             elif past.number not in self._trials:
                 ask = self._asks[past.number]
-                for number in ask.told:
-                    self._settle(number)
+                for number, state in ask.told:
+                    self._settle(number, state)
                 events = self._events_that_count(past, ask)
                 self._know(past.number, self.optimizer.follow(events))
         for past in changed:
-            self._settle(past.number)
+            self._settle(past.number, past.state)
 
     def _events_that_count(self, past: PastTrial, ask: _Ask) -> list[Event]:
         """The events of an ask that count, with the ids of the trials here."""
@@ -310,24 +328,34 @@ class Replica:
             )
         return self._trials[number].id
 
-    def _settle(self, number: int) -> None:
-        """Apply what became of a trial, if its ask is known and this is new."""
+    def _settle(self, number: int, state: TrialState) -> None:
+        """Apply what became of a trial, if its ask is known and this is new.
+
+        A trial that was abandoned, and came back, is settled twice: a late answer serves no slot.
+        """
         past, trial, optimizer = self._past.get(number), self._trials.get(number), self.optimizer
         if past is None or trial is None:
             return
         before = trial.state
-        if past.state is TrialState.COMPLETED and before is not TrialState.COMPLETED:
+        if state is not TrialState.ABANDONED:
+            state = past.state
+        if state is TrialState.COMPLETED and before is not TrialState.COMPLETED:
             assert past.value is not None
             with warnings.catch_warnings():  # results are corrected in the engine
                 warnings.simplefilter("ignore", OutlierWarning)
                 optimizer.tell(trial, past.value, past.noise_var)
-        elif past.state is TrialState.FAILED and before is TrialState.RUNNING:
+        elif state is TrialState.FAILED and before is TrialState.RUNNING:
             optimizer.mark_failed(trial, past.reason)
-        elif past.state is TrialState.ABANDONED and before is TrialState.RUNNING:
+        elif state is TrialState.ABANDONED and before is TrialState.RUNNING:
             optimizer.mark_abandoned(trial)
         if trial.state is not before:
-            told = self._asks[number].told
-            self._unrecorded = [n for n in self._unrecorded if n not in told] + [number]
+            told, ended = self._asks[number].told, (number, trial.state)
+            self._unrecorded = [end for end in self._unrecorded if end not in told] + [ended]
+
+
+def _lost(asks: Iterable[_Ask]) -> set[int]:
+    """The trials that were lost, as far as records of asks say so."""
+    return {n for ask in asks for n, state in ask.told if state is TrialState.ABANDONED}
 
 
 def _with_decisions(record: dict[str, Any], last: Mapping[str, Any] | None) -> dict[str, Any]:

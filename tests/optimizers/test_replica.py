@@ -78,12 +78,13 @@ def kinds(record):
 
 
 class Workers:
-    """Four workers, whose trials end in any order and in every way."""
+    """Four workers, whose trials end in any order and in every way; lost ones may come back."""
 
     def __init__(self, seed=0):
         self.rng = random.Random(seed)
         self.store = {}
         self.running = []
+        self.lost = []
 
     def begin(self, number, asked):
         past = PastTrial(number, asked.trial.x, RUNNING, record=asked.record)
@@ -92,7 +93,11 @@ class Workers:
 
     def some_end(self):
         """Numbers of those that did."""
-        ended = []
+        ended = [n for n in self.lost if self.rng.random() < 0.3]
+        for number in ended:
+            past = self.store[number]
+            self.store[number] = replace(past, state=DONE, value=value(past.x))
+            self.lost.remove(number)
         while len(self.running) > 3 or (self.running and self.rng.random() < 0.3):
             number = self.running.pop(self.rng.randrange(len(self.running)))
             past, chance = self.store[number], self.rng.random()
@@ -100,6 +105,7 @@ class Workers:
                 past = replace(past, state=FAILED, reason="crashed")
             elif chance < 0.2:
                 past = replace(past, state=ABANDONED)
+                self.lost.append(number)
             else:
                 noise_var = 1e-3 if chance < 0.5 else None
                 past = replace(past, state=DONE, value=value(past.x), noise_var=noise_var)
@@ -168,6 +174,61 @@ def test_an_optimizer_made_again_asks_what_the_live_one_asks(plan):
     assert summary(live) == summary(kept.optimizer)
     assert len(live.rounds) >= 1
     assert kept.optimizer is first  # which was never made anew
+
+
+def test_a_late_answer_serves_no_slot_in_a_process_that_never_saw_its_trial_lost():
+    make = maker("finite, design")
+    first, second, store = Replica(make), Replica(make), {}
+
+    def ask(number):
+        first.sync(store.values())
+        asked = first.ask(number)
+        store[number] = stored(PastTrial(number, asked.trial.x, RUNNING, record=asked.record))
+
+    ask(0)
+    ask(1)
+    second.sync(store.values())
+    store[0] = replace(store[0], state=ABANDONED)
+    ask(2)  # whose record says that 0 was lost
+    for number in (0, 1):
+        store[number] = replace(store[number], state=DONE, value=value(store[number].x))
+    ask(3)
+    anew = Replica(make)
+    for replica in (first, second, anew):
+        replica.sync(store.values())
+        assert replica.trial(0).came_back
+        assert replica.optimizer._rounds.open.slots[0].state.value == "dropped"
+    assert summary(first.optimizer) == summary(second.optimizer) == summary(anew.optimizer)
+
+
+@pytest.mark.parametrize("plan", ["finite, given", "finite, bounds that hold", "box, given"])
+@pytest.mark.parametrize("seed", [2, 6])
+def test_processes_that_look_at_different_times_come_to_the_same(plan, seed):
+    """One may see a trial lost, or ended, where others do not, or not yet."""
+    make, rng, workers = maker(plan), random.Random(seed), Workers(seed)
+    replicas = [Replica(make) for _ in range(3)]
+    for number in range(HORIZON - 2):
+        asking = rng.choice(replicas)
+        asking.sync(workers.store.values())
+        asked = asking.ask(number)
+        if rng.random() < 0.4:  # before the record is stored
+            workers.some_end()
+            rng.choice([each for each in replicas if each is not asking]).sync(
+                workers.store.values()
+            )
+        workers.begin(number, asked)
+        for replica in replicas:
+            workers.some_end()
+            if rng.random() < 0.3:
+                replica.sync(workers.store.values())
+    found = []
+    for replica in (*replicas, Replica(make)):
+        replica.sync(workers.store.values())
+        found.append(
+            [(t.x.tolist(), t.state, t.came_back, t.slot) for t in replica.optimizer.trials]
+        )
+    assert all(each == found[0] for each in found)
+    assert any(came_back for _, _, came_back, _ in found[0])
 
 
 def test_the_order_of_what_is_handed_over_makes_no_difference():
