@@ -168,10 +168,10 @@ try:
 except PackageNotFoundError:  # run from a source tree that is not installed
     __version__ = "0+unknown"
 
-# The module of every public name, as the stub beside this file imports them.
+# The module of every public name, as the stub beside this file, perhaps in a zip, imports them.
 _HOME = {
     alias.name: node.module
-    for node in ast.parse(Path(__file__).with_suffix(".pyi").read_text("utf-8")).body
+    for node in ast.parse(__loader__.get_data(str(Path(__file__).with_suffix(".pyi")))).body
     if isinstance(node, ast.ImportFrom)
     for alias in node.names
 }

@@ -4,6 +4,7 @@ import logging
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,15 @@ opt.recommend(), opt.guarantee
 assert len(opt.rounds) > 1
 assert "sympy" not in sys.modules
 """
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_package_can_be_imported_from_a_zip_file(tmp_path):
+    with zipfile.ZipFile(tmp_path / "wheel.zip", "w") as wheel:
+        for path in PACKAGE.glob("__init__.py*"):
+            wheel.write(path, f"botorch_delay/{path.name}")
+    code = f"import sys; sys.path.insert(0, {str(tmp_path / 'wheel.zip')!r}); import botorch_delay"
+    code += "; assert 'zip' in botorch_delay.__file__ and botorch_delay.__all__"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

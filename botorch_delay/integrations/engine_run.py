@@ -34,9 +34,8 @@ from botorch_delay.history.events import truncated
 from botorch_delay.history.trials import TrialState
 from botorch_delay.optimizers.bpe import BPEDelayOptimizer
 from botorch_delay.optimizers.config import BPEConfig
-from botorch_delay.optimizers.exploit import Exploit, WithinBudget
+from botorch_delay.optimizers.exploit import DEFAULT_EXPLOIT, WithinBudget, as_exploit
 from botorch_delay.optimizers.replica import PastTrial, Replica
-from botorch_delay.optimizers.rules import as_rule
 
 logger = logging.getLogger(__name__)
 
@@ -77,11 +76,11 @@ class Settings:
                 f"{engine.__name__} has no option {unknown[0]!r}.{hint} It takes {', '.join(own)}, "
                 f"and options of BPEDelayOptimizer: {', '.join(known)}."
             )
-        exploit = options.get("exploit", Exploit(repeat_pending=False))
+        exploit = as_exploit(options.get("exploit", DEFAULT_EXPLOIT))
         if isinstance(exploit, WithinBudget):
             raise NotSupportedError("WithinBudget needs ask and tell; leave it out here.")
-        if not isinstance(exploit, Exploit | None):
-            exploit = Exploit(as_rule(exploit, "exploit"), repeat_pending=False)
+        if exploit is not None and exploit is not options.get("exploit"):
+            exploit = replace(exploit, repeat_pending=False)
         rounds = OPEN_ENDED if horizon is None else None
         self.options = {"rounds": rounds, **options, "exploit": exploit}
         given = {name: parameters[name].default for name in known} | self.options

@@ -49,6 +49,7 @@ def test_options_that_some_space_can_have_are_kept(options):
         ({"seed": 1}, InputTypeError, "no option 'seed'"),
         ({"exploit": bd.WithinBudget()}, NotSupportedError, "WithinBudget"),
         ({"exploit": 3}, InputTypeError, "exploit"),
+        ({"exploit": bd.Exploit}, InputTypeError, r"must be an instance, such as Exploit\(\)"),
     ],
 )
 def test_bad_options(options, error, message):
