@@ -150,9 +150,9 @@ def test_rounds_are_shaded_for_as_long_as_they_waited(delay):
             opt.tell(trials[asked + 1 - delay], 0.0)
     ax = plotting.plot_rounds(opt)
     shaded = [patch.get_width() for patch in ax.patches]
-    waits = [record.waits for record in opt.rounds]
-    assert any(waits) is (delay > 1)
-    assert shaded == [wait for wait in waits if wait]
+    extra = [record.extra_asks for record in opt.rounds]
+    assert any(extra) is (delay > 1)
+    assert shaded == [count for count in extra if count]
 
 
 def test_the_timeline_of_workers():

@@ -13,9 +13,9 @@ class BudgetTerms:
     """
 
     factor: float  # F
-    plan: float  # B, BPE-Delay's own regret bound for its plan on the whole set, without waits
+    plan: float  # B, BPE-Delay's own regret bound for its plan on the whole set
     bound: float  # ``max(F B, B')``, where B' is B with the bounds' smaller share of delta
-    waits_cost: float  # W, the prices of asks made while a round waited, or of points again
+    extra_cost: float  # W, the prices of extra asks
     excess: float  # E, by how much rounds on the active set have exceeded the plan
     trivial: float  # D T, what any asks can cost at most
 
@@ -28,18 +28,19 @@ class Guarantee:
 
     Attributes:
         holds: whether a regret bound is claimed, with probability 1 - delta: that of Theorem 1, or
-            ``factor`` times its worst-case form where that is not 1, plus what waits cost; with a
-            budget ``budget.bound`` plus its W and E.
+            ``factor`` times its worst-case form where that is not 1, plus what extra asks cost;
+            with a budget ``budget.bound`` plus its W and E.
         delta: the failure probability.
         assumptions: what it rests on; to be judged by the user.
         missing: why not more is claimed; empty if and only if ``holds``.
         factor: how many times the worst-case form of Theorem 1's bound the claimed regret bound is,
-            without waits. That form has the maximal information gain in place of the deviations
-            that designs leave; with these themselves the bound is smaller, and ``factor`` times it
-            may be exceeded. With a budget, how many times ``budget.plan`` it is.
-        waits: without a delay law, how many asks so far were made while a round waited for its last
-            design points, or of design points again. They come on top of Theorem 1's bound.
-        waits_cost: what these can have cost at most, in units of the values; None where no valid
+            without extra asks. That form has the maximal information gain in place of the
+            deviations that designs leave; with these themselves the bound is smaller, and
+            ``factor`` times it may be exceeded. With a budget, how many times ``budget.plan``.
+        extra_asks: without a delay law, how many asks so far were made while a round waited for its
+            last design points, or repeated a design point that failed. They come on top of Theorem
+            1's bound.
+        extra_cost: what these can have cost at most, in units of the values; None where no valid
             bounds say so.
         norm_at_least: the largest RKHS norm that the answers have required since one was last
             corrected, with probability 1 - delta, in units of the values; None without valid
@@ -54,8 +55,8 @@ class Guarantee:
     assumptions: tuple[str, ...]
     missing: tuple[str, ...]
     factor: float = 1.0
-    waits: int = 0
-    waits_cost: float | None = None
+    extra_asks: int = 0
+    extra_cost: float | None = None
     norm_at_least: float | None = None
     budget: BudgetTerms | None = None
     plays: str = ""
@@ -65,13 +66,13 @@ class Guarantee:
         if times and self.budget is None:
             times += " in its worst-case form"
         if self.budget is not None:
-            total = self.budget.bound + self.budget.waits_cost + self.budget.excess
-            times += f", {total:.6g} for the whole horizon, by what waits and rounds cost so far"
+            total = self.budget.bound + self.budget.extra_cost + self.budget.excess
+            times += f", {total:.6g} for the whole horizon, with extra asks and rounds so far"
             if total >= self.budget.trivial:
                 times += f" (vacuous: no asks can cost more than {self.budget.trivial:.6g})"
-        elif self.waits and self.waits_cost is not None:
+        elif self.extra_asks and self.extra_cost is not None:
             times += (
-                f", plus at most {self.waits_cost:.4g} for the {self.waits} asks while rounds "
+                f", plus at most {self.extra_cost:.4g} for the {self.extra_asks} asks while rounds "
                 "waited"
             )
         head = (

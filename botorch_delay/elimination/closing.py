@@ -58,7 +58,7 @@ def close_round(
         hyperparameters=surrogate.hyperparameters(),
         cutoff=cutoff,
         surrogate=surrogate.describe() if surrogate.learned else None,
-        waits=current.waits,
+        extra_asks=current.extra_asks,
         departures=tuple(sorted(departures)),
         half_width=half_width,
     )

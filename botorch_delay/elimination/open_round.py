@@ -70,7 +70,7 @@ class OpenRound:
     asks: int = field(default=0, init=False)
     # Asks made once the first q_r design points had been asked, while the next one had to wait, or
     # of a design point again.
-    waits: int = field(default=0, init=False)
+    extra_asks: int = field(default=0, init=False)
     departures: set[Departure] = field(default_factory=set, init=False)
     design: Design | None = field(default=None, init=False)  # made when it is first needed
 
@@ -122,7 +122,7 @@ class OpenRound:
         """Enter a new trial of the point with a key."""
         self.asks += 1
         again = trial.slot >= 0 and self.is_served(trial.slot)
-        self.waits += again or trial.slot == WAITING_SLOT or self.design_is_asked()
+        self.extra_asks += again or trial.slot == WAITING_SLOT or self.design_is_asked()
         if trial.slot < 0:
             return
         if trial.slot == len(self.slots):

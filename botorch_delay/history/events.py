@@ -23,7 +23,7 @@ engine.
 | accepted, searched | a step of GP-ThreDS | ``node`` |
 | base | a call of a wrapped optimizer | its ``events``, ``fed`` (trial that it was told of) |
 
-An ask has a ``price``, too, and whether it counts as ``waiting``, where a regret budget is kept,
+An ask has a ``price``, too, and whether it is an ``extra`` one, where a regret budget is kept,
 and a ``width`` where :class:`~botorch_delay.optimizers.pending.Censor` adds up widths.
 """
 

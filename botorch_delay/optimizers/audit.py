@@ -200,31 +200,31 @@ class Audit(TrialObserver):
         factor = config.fraction**-0.5 * (config.rounds.straggler_factor or 1.0)
         if config.geometric is not None:
             factor *= _geometric_factor(config.geometric.growth)
-        waits, cost = 0, None
+        extra, cost = 0, None
         if budget is not None:
             terms = budget.terms()
-            factor, waits, cost = terms.factor, budget.waits, terms.waits_cost
+            factor, extra, cost = terms.factor, budget.extra_asks, terms.extra_cost
             useless = ""
             if terms.plan > 0.0:  # there is more than one point
                 useless = f": a factor of {terms.trivial / terms.plan:.3g} or more says nothing"
             assumptions.append(
                 f"the regret bound is {terms.bound:.6g} (B = {terms.plan:.6g}, BPE-Delay's plan on "
                 "the whole set), plus W, what asks cost while a round waits or a point is asked "
-                f"again ({terms.waits_cost:.6g} so far), plus E, what rounds on the active set "
+                f"again ({terms.extra_cost:.6g} so far), plus E, what rounds on the active set "
                 f"come to beyond the plan ({terms.excess:.6g} so far). Any asks cost at most "
                 f"{terms.trivial:.6g}{useless}. certificate needs none of B, W and E, and holds "
                 "whatever delays, failures and missing answers depend on"
             )
         elif self._constants is not None and self._rounds.round_rule.on_arrival:
-            waits, cost = self._waits()
+            extra, cost = self._extra_asks()
         return Guarantee(
             holds=not missing,
             delta=config.delta,
             assumptions=tuple(assumptions),
             missing=tuple(missing),
             factor=factor,
-            waits=waits,
-            waits_cost=cost,
+            extra_asks=extra,
+            extra_cost=cost,
             norm_at_least=None if self._constants is None else self.norm,
             budget=terms,
             plays=self._plays(),
@@ -240,23 +240,23 @@ class Audit(TrialObserver):
         rule = rule if made in rule else f"{rule}, {made}"
         return f"One of the {asks} asks is a design point; the others follow a rule: {rule}."
 
-    def _waits(self) -> tuple[int, float]:
+    def _extra_asks(self) -> tuple[int, float]:
         """How many asks were made while rounds waited, and what they can have cost at most."""
         assert self._config.fixed is not None
         assert self._constants is not None
         largest = self._rounds.active.largest_prior_deviation(self._config.fixed.covar_module)
         most = 2.0 * self._constants.norm_bound * largest  # of functions of that norm
-        waits, cost = 0, 0.0
+        asks, cost = 0, 0.0
         rounds: list[tuple[int, float | None]] = [(self._rounds.out_of_round, None)]
-        rounds += [(record.waits, record.half_width) for record in self._rounds.records]
+        rounds += [(record.extra_asks, record.half_width) for record in self._rounds.records]
         if self._rounds.open is not None:
-            rounds.append((self._rounds.open.waits, None))
+            rounds.append((self._rounds.open.extra_asks, None))
         for count, half_width in rounds:
-            waits += count
+            asks += count
             cost += count * most
             if half_width is not None:  # no point of more regret was left
                 most = min(most, 4.0 * half_width)
-        return waits, cost
+        return asks, cost
 
     def _assumptions(self) -> list[str]:
         """What the claim rests on, in words, for users to judge; but for the terms of a budget."""

@@ -212,11 +212,11 @@ class BPEDelayOptimizer(Optimizer):
         """A regret bound that is proved beforehand, and on sets a certificate as the run goes on.
 
         On a finite set :class:`CertifyingUCB` chooses asks :class:`WithinBudget`: with probability
-        1 - delta regret is at most 1.25 times BPE-Delay's own bound, plus what waits cost, and
+        1 - delta regret is at most 1.25 times BPE-Delay's own bound, plus what extra asks cost, and
         ``certificate``, which the rule keeps small, bounds it at all times. (Regret within the same
         bound is least with ``exploit=WithinBudget()``.) On a box a tenth of the asks are design
         points: regret is at most sqrt(10) times the worst-case form of BPE-Delay's bound, which has
-        the maximal information gain in place of deviations, plus what waits cost. The
+        the maximal information gain in place of deviations, plus what extra asks cost. The
         maximiser is never eliminated. Delays may depend on points, and on values as long as no
         trial fails or is abandoned; ``guarantee`` has the assumptions.
 
@@ -317,7 +317,7 @@ class BPEDelayOptimizer(Optimizer):
                 raise nothing_to_ask(len(self._feasibility.unavailable()), exact=self.exact)
             choice = rounds.active.suggestion(key, number, slot)
         if budget is not None:
-            billed = {"price": budget.price(row_of(choice)), "waiting": rounds.waits(choice)}
+            billed = {"price": budget.price(row_of(choice)), "extra": rounds.is_extra(choice)}
             choice = replace(choice, data=billed)
         return choice
 

@@ -14,7 +14,8 @@ is priced anew when the bounds tighten. The rule's point is asked if
 
 otherwise the next design point of BPE-Delay is asked, or, while its round waits for answers, the
 rule's point. W is the sum of the bills, *as priced when they were asked*, of the asks that were
-made while a round waited, and of those of points that had failed or been given up before.
+made while a round waited, and of those of points that had failed or been given up before: of the
+*extra* asks.
 
 *Theorem.* With probability ``1 - delta / 2``, whatever the delays, the regret after T asks is at
 most ``max(F B, B') + W + E``. B' is B with the bounds' smaller share of delta. W is at most D u_T
@@ -31,9 +32,9 @@ with that sum in its place is not proved.
 *Proof.* The ellipsoid's bounds have the share delta / 4, those of the rounds delta / 4. On the
 event of all bounds every bill dominates the regret of its ask, at every later time. Let t be the
 last ask that was billed; if there is none, the run is BPE-Delay's own. The regret of asks 1 to t is
-at most bills so far + bill. Later asks are BPE-Delay's: those not under waits continue its rounds
-in order, at most T - t of them, and cost at most what was reserved, plus E; the others cost what W
-counts, and the waits before t were taken off the sum. Together F B + W + E. QED
+at most bills so far + bill. Later asks are BPE-Delay's: those that are not extra continue its
+rounds in order, at most T - t of them, and cost at most what was reserved, plus E; the others cost
+what W counts, and the extra asks before t were taken off the sum. Together F B + W + E. QED
 
 In round r + 1 every point that is left has regret at most 4 max h_r: its own bound, and that of the
 point that eliminates, are both at most 2 h_r off.
@@ -76,7 +77,7 @@ class Budget(TrialObserver):
         self._surrogate, self._constants = config.fixed, constants
         widest = _widest(config.fixed.covar_module, config.domain.like)
         self._largest = constants.norm_bound * widest
-        self.waits_cost, self.waits = 0.0, 0  # W so far, and how many asks it is of
+        self.extra_cost, self.extra_asks = 0.0, 0  # W so far, of how many asks
         self._asks = torch.zeros_like(config.domain.like[:, 0], dtype=torch.double)
         self._plan()
         self._restart()
@@ -125,14 +126,14 @@ class Budget(TrialObserver):
                 rate = min(rate, 4.0 * record.half_width)
             excess += size * max(rate - planned, 0.0)
         bound = max(self._factor * self.bound, self.own_bound)
-        return BudgetTerms(self._factor, self.bound, bound, self.waits_cost, excess, self.trivial)
+        return BudgetTerms(self._factor, self.bound, bound, self.extra_cost, excess, self.trivial)
 
     def asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
         price = validation.real(data["price"], "price")
         self._asks[row_of(trial)] += 1.0
-        if validation.flag(data["waiting"], "waiting"):
-            self.waits += 1
-            self.waits_cost += price
+        if validation.flag(data["extra"], "extra"):
+            self.extra_asks += 1
+            self.extra_cost += price
 
     def settled(self, trial: Trial) -> None:
         if trial.value is not None:
@@ -157,7 +158,7 @@ class Budget(TrialObserver):
         left = self._horizon - len(self._ledger) - 1
         sizes = [*self._sizes[number - 1 : -1], 2 * self._horizon]
         future = _charge(sizes, self._rates[number - 1 :], done, left)
-        return bool(spent + price + future - self.waits_cost <= self._factor * self.bound)
+        return bool(spent + price + future - self.extra_cost <= self._factor * self.bound)
 
     def price(self, row: int) -> float:
         """The bill of an ask of a point: a bound on its regret."""

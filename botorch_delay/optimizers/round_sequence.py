@@ -267,12 +267,12 @@ class RoundSequence(TrialObserver):
         self.resets += 1
         current.restart(left)
 
-    def waits(self, choice: Suggestion) -> bool:
-        """Whether a regret budget counts the coming ask as made while the round waits."""
+    def is_extra(self, choice: Suggestion) -> bool:
+        """Whether the coming ask is an extra one, on top of a round's plan."""
         current, slot = self.open, choice.slot
         if current is None or slot < 0:
             return slot == WAITING_SLOT
-        # So do a point that is asked again and one beyond the first q_r of the design.
+        # A point that is asked again, or one beyond the first q_r of the design.
         return current.is_served(slot) or slot >= current.design_size
 
     def asked(self, trial: Trial, data: Mapping[str, Any]) -> None:

@@ -111,7 +111,7 @@ def plot_active_set(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axe
 def plot_rounds(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axes:
     """How much was active during each ask; shaded for as many asks as a round waited.
 
-    Asks of failed design points again are among these, see ``RoundRecord.waits``.
+    Asks of failed design points again are among these, see ``RoundRecord.extra_asks``.
     """
     check(optimizer, BPEDelayOptimizer, "plot_rounds")
     ax = new_axes(ax)
@@ -122,8 +122,8 @@ def plot_rounds(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axes:
     for record in optimizer.rounds:
         end = begin + record.length
         ax.axvline(end, color="0.8", linewidth=1, zorder=0)
-        if record.waits:
-            ax.axvspan(end - record.waits, end, color="0.93", zorder=0)
+        if record.extra_asks:
+            ax.axvspan(end - record.extra_asks, end, color="0.93", zorder=0)
         text = f"round {record.number}" if record.number == 1 else f"{record.number}"
         middle, above = (begin + end) / 2, ax.get_xaxis_transform()
         ax.text(middle, 1.01, text, transform=above, color="0.4", ha="center", va="bottom")

@@ -132,7 +132,7 @@ class Play:
                 "factor": guarantee.factor,
                 "missing": list(guarantee.missing),
                 "assumptions": list(guarantee.assumptions),
-                "waits": guarantee.waits,
+                "extra_asks": guarantee.extra_asks,
                 "norm_at_least": guarantee.norm_at_least,
             },
         }

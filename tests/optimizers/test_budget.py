@@ -66,7 +66,7 @@ def test_what_is_certified_holds(factor, delay, seed):
     assert history.regret[-1].item() <= opt.certificate.regret
     assert int(problem.values.argmax()) in opt.active_set.indices
     assert not opt._budget.bounds.refuted
-    assert opt.certificate.regret <= factor * opt._budget.bound + opt._budget.waits_cost + 1e-9
+    assert opt.certificate.regret <= factor * opt._budget.bound + opt._budget.extra_cost + 1e-9
 
 
 def test_with_constants_five_times_too_small_nothing_is_certified():
@@ -96,7 +96,7 @@ def test_where_the_budget_says_no_bpe_delay_plays():
     waiting = optimizer(problem, norm, 1.0)
     waiting.ask(HORIZON)  # no answer ever comes
     assert slots(waiting).count(-2) > 50
-    assert waiting._budget.waits_cost > 0.0
+    assert waiting._budget.extra_cost > 0.0
 
 
 def test_every_price_is_what_the_documentation_says():
@@ -117,7 +117,7 @@ def test_every_price_is_what_the_documentation_says():
     assert opt._budget.bound <= opt._budget.trivial
     claimed = opt.guarantee
     assert "vacuous" not in str(claimed).partition("\n")[0]
-    dear = replace(claimed.budget, waits_cost=claimed.budget.trivial)
+    dear = replace(claimed.budget, extra_cost=claimed.budget.trivial)
     dear = replace(claimed, budget=dear)
     assert (
         f"(vacuous: no asks can cost more than {dear.budget.trivial:.6g})"

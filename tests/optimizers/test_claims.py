@@ -593,7 +593,7 @@ def test_a_replica_that_begins_anew_forgets_no_end_of_a_claim():
 
 
 @pytest.mark.parametrize("skip", [1, 3])
-def test_asks_of_several_processes_are_design_points_or_waits(skip):
+def test_asks_of_several_processes_are_design_points_or_extra(skip):
     """Points that are passed over, since others may be about to ask them, serve no design point."""
     for pair in shared(55, DESIGN, skip=skip):
         kept, store = pair
@@ -603,8 +603,8 @@ def test_asks_of_several_processes_are_design_points_or_waits(skip):
     beyond = len(opt.trials) - len(designed)
     assert beyond > 20
     assert opt.guarantee.holds
-    assert opt.guarantee.waits >= beyond
-    assert opt.guarantee.waits_cost > 0.0
+    assert opt.guarantee.extra_asks >= beyond
+    assert opt.guarantee.extra_cost > 0.0
 
 
 # What the library can see
@@ -637,9 +637,10 @@ def test_asks_while_a_round_waits_are_said_and_priced(horizon):
         answer(opt, opt.ask())
     claimed = opt.guarantee
     assert claimed.holds
-    assert claimed.waits == horizon - math.isqrt(horizon)  # q_1 = sqrt(T)
-    assert claimed.waits_cost == pytest.approx(2 * VALID.norm_bound * claimed.waits)  # k(x, x) = 1
-    assert f"plus at most {claimed.waits_cost:.4g} for the {claimed.waits} asks" in str(claimed)
+    asks, cost = claimed.extra_asks, claimed.extra_cost
+    assert asks == horizon - math.isqrt(horizon)  # q_1 = sqrt(T)
+    assert cost == pytest.approx(2 * VALID.norm_bound * asks)  # k(x, x) = 1
+    assert f"plus at most {cost:.4g} for the {asks} asks" in str(claimed)
     assert any("come on top of Theorem 1's bound" in line for line in claimed.assumptions)
     again = optimizer(horizon, **DESIGN)
     again.load_state_dict(opt.state_dict())
@@ -652,20 +653,20 @@ def test_later_rounds_wait_at_the_price_of_their_bounds():
     while opt.round in (None, 1):
         answer(opt, opt.ask())
     first = opt.rounds[0]
-    assert first.waits == 0
+    assert first.extra_asks == 0
     assert 0.0 < 4.0 * first.half_width < 2.0
     trials = opt.ask(first.active_after + 100 - len(opt.trials) - first.active_after)
-    waits = opt.guarantee.waits
-    assert waits == max(len(trials) + 1 - opt._rounds.open.design_size, 0) > 0
-    assert opt.guarantee.waits_cost == pytest.approx(4.0 * first.half_width * waits)
+    extra = opt.guarantee.extra_asks
+    assert extra == max(len(trials) + 1 - opt._rounds.open.design_size, 0) > 0
+    assert opt.guarantee.extra_cost == pytest.approx(4.0 * first.half_width * extra)
 
 
-def test_no_waits_are_counted_where_every_answer_is_in_time():
+def test_no_extra_asks_are_counted_where_every_answer_is_in_time():
     opt = optimizer(100, **PLAYING)
     for _ in range(100):
         answer(opt, opt.ask())
     assert len(opt.rounds) > 1
-    assert opt.guarantee.waits == 0
+    assert opt.guarantee.extra_asks == 0
     assert "plus at most" not in str(opt.guarantee)
 
 
@@ -676,7 +677,7 @@ def test_a_design_point_that_has_to_wait_for_another_trial_of_its_point_is_a_wai
     opt.ask(6)  # three design points, and then each has a running trial
     assert [t.slot for t in opt.trials[:3]] == [0, 1, 2]
     assert all(t.slot < 0 for t in opt.trials[3:])
-    assert opt.guarantee.waits == 3
+    assert opt.guarantee.extra_asks == 3
 
 
 def late_by(opt, steps, asks):
@@ -860,7 +861,7 @@ def test_what_was_asked_again_is_named_with_its_number():
     assert claimed.holds
     assert any("6 design points were abandoned before" in line for line in claimed.assumptions)
     assert any("timeout that depends on the value" in line for line in claimed.assumptions)
-    assert claimed.waits == 6
+    assert claimed.extra_asks == 6
 
 
 class Guess(bd.RKHSConfidence):
