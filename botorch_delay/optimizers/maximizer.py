@@ -122,7 +122,10 @@ class Maximizer:
             point = key if self.model.finite else self.model.feasibility.point(key)
         else:
             try:
-                point = self._largest(active, new_first=plan_repeats)
+                if self.model.is_blind:
+                    point = self._first(active)
+                else:
+                    point = self._largest(active, new_first=plan_repeats)
             except EmptyDomainError as error:
                 point = self._any_open(error)
         data = {"width": self.model.width_at(point)} if self.model.pending.inflate else {}
@@ -147,10 +150,10 @@ class Maximizer:
 
     def _largest(self, active: ActiveSet | None, *, new_first: bool) -> int | Tensor:
         """Where the rule is largest: a row of a finite set, a point (``d``) of a box."""
-        model, blind = self.model, self.model.is_blind
+        model = self.model
         if model.pending.draws or (self.rule.draws_where_crowded and model.is_crowded):
             model = model.with_drawn_answers()
-        scores = self._first_order() if blind else self.rule.score(model)
+        scores = self.rule.score(model)
         count, is_tensor = len(model.candidates), isinstance(scores, Tensor)
         if not is_tensor or scores.shape != (count,) or not scores.is_floating_point():
             got = type(scores).__name__
@@ -161,9 +164,9 @@ class Maximizer:
                 f"number for each candidate; got {got}."
             )
         new_first &= self._domain.is_discrete and model.surrogate.learned
-        point, comparable = None, self.rule.scores_are_values and not blind
+        point = None
         # A second answer tells about noise, and little about better points.
-        if new_first and comparable and (tried := model.feasibility.tried()):
+        if new_first and self.rule.scores_are_values and (tried := model.feasibility.tried()):
             point = self._best(model, scores, active, tried, self._best_tried_mean(tried))
         if point is None:
             point = self._best(model, scores, active)
@@ -191,8 +194,7 @@ class Maximizer:
 
         None if it is -inf everywhere, or below ``least`` there.
         """
-        blind = model.is_blind
-        unit = model.prior_deviation if self.rule.scores_are_values and not blind else 0.0
+        unit = model.prior_deviation if self.rule.scores_are_values else 0.0
         may_ask, allowed = self._allowed(active, avoided)
         scores = scores.masked_fill(~allowed, -torch.inf)
         least = torch.full_like(scores[0], -torch.inf) if least is None else least
@@ -208,8 +210,6 @@ class Maximizer:
             return None
         if model.finite:
             return int(row)
-        if blind:
-            return model.candidates[int(row)]
         point, score = self._climb(model, scores, may_ask, allowed)
         return point if low == -math.inf or score.item() >= low else None
 
@@ -249,11 +249,13 @@ class Maximizer:
         edge = 0 if self._config.learned else BOX_POOL // 4
         return spread_points(self._domain, BOX_POOL, generator, edge=edge)
 
-    def _first_order(self) -> Tensor:
-        """Scores that put the candidates in a random order, those asked before last."""
-        # Without answers a rule would begin in the corners, the points farthest from each other,
-        # which are rarely good. Any few hundred candidates of a box are spread evenly (REPORT.md,
-        # "Many workers").
+    def _first(self, active: ActiveSet | None) -> int | Tensor:
+        """The next candidate in a random order, those asked before last; a row or a point (``d``).
+
+        Without answers a rule would begin in the corners, the points farthest from each other,
+        which are rarely good. Any few hundred candidates of a box are spread evenly
+        (benchmarks/REPORT.md, "Many workers").
+        """
         pool = self.model.candidates
         if self._order is None:
             generator = generator_for(self._config.seed, 0)
@@ -265,8 +267,10 @@ class Maximizer:
         else:
             self._taken |= torch.isin(_hashes(pool), _hashes(self.model.points(asked)))
         self._seen = len(self._ledger)
-        turn = (self._order - len(self._ledger)) % len(pool)
-        return -(turn + len(pool) * self._taken).to(pool)
+        turn = (self._order - len(self._ledger)) % len(pool) + len(pool) * self._taken
+        _, allowed = self._allowed(active)
+        row = int(turn.masked_fill(~allowed, 2 * len(pool)).argmin())
+        return row if self.model.finite else pool[row]
 
     def _allowed(
         self, active: ActiveSet | None, avoided: Sequence[int] = ()
