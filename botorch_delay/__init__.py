@@ -154,8 +154,9 @@ name in ``part_records.py``. For an engine, see ``integrations``; for an executo
   ``test_every_optimizer.py`` (among the slow ones if learned on a box). One line in
   ``benchmarks.methods`` makes it a variant that the benchmark compares.
 
-Names that users import are listed in ``__init__.pyi`` and in ``tests/test_exports.py``, parts that
-files can hold in ``tests/optimizers/test_part_records.py``.
+A new module needs a place in the layers of ``pyproject.toml``. Names that users import are listed
+in ``__init__.pyi`` and in ``tests/test_exports.py``, parts that files can hold in
+``tests/optimizers/test_part_records.py``.
 """
 
 import ast

@@ -34,7 +34,6 @@ from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from functools import partial
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -253,9 +252,8 @@ def format_settled(optimizer: Optimizer, trial: Trial) -> str:
             f"trial {trial.id} is given up, at {words}; {out}\n"
             "its settings may be asked again; if its result comes after all, tell it"
         )
-    tries = optimizer._feasibility.trials(optimizer._feasibility.key(trial))
-    since = takewhile(lambda one: one.state is not TrialState.COMPLETED, reversed(tries))
-    left = MAX_FAILURES - sum(one.state is TrialState.FAILED for one in since)
+    feasibility = optimizer._feasibility
+    left = MAX_FAILURES - feasibility.failures(feasibility.key(trial))[0]
     back = f"its settings have failed {MAX_FAILURES} times and are not asked any more"
     if left > 0:
         often = {1: "once more", 2: "twice more"}.get(left, f"{left} times")

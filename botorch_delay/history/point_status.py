@@ -101,16 +101,24 @@ class Feasibility(TrialObserver):
             return PointStatus.KNOWN
         if key not in self.suspects:
             return PointStatus.OPEN
+        failures, running = self.failures(key)
+        if failures >= MAX_FAILURES:
+            return PointStatus.INFEASIBLE
+        held = failures and failures + running >= MAX_FAILURES
+        return PointStatus.HELD if held else PointStatus.OPEN
+
+    def failures(self, key: int) -> tuple[int, int]:
+        """How many trials of a point have failed since its last answer, and how many run.
+
+        Trials that were pruned say nothing about their point.
+        """
         failures = running = 0
         for trial in reversed(self.trials(key)):
             if trial.state is TrialState.COMPLETED:
                 break
             failures += trial.state is TrialState.FAILED and trial.reason != PRUNED
             running += trial.state is TrialState.RUNNING
-        if failures >= MAX_FAILURES:
-            return PointStatus.INFEASIBLE
-        held = failures and failures + running >= MAX_FAILURES
-        return PointStatus.HELD if held else PointStatus.OPEN
+        return failures, running
 
     def tried(self) -> list[int]:
         """Points with an answer or a running trial, increasing."""

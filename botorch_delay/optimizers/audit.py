@@ -344,12 +344,15 @@ class Audit(TrialObserver):
                 "with repeat_pending=False values may decide how many design points a round of "
                 "fixed length has; leave out delay, or repeat_pending."
             )
-        if config.domain.count is None and isinstance(kernel, Kernel):
-            lacks = confidence.missing_on_box(kernel)
-            if lacks is None and not confidence.missing and not confidence.holds_on_box:
-                lacks = f"{type(confidence).__name__} has holds_on_box=False"
-            keeps = confidence.holds_on_box and not self._broken
-            missing += [f"{lacks}; {_KEPT}." if keeps else f"{lacks}."] if lacks else []
+        if config.domain.count is not None or not isinstance(kernel, Kernel) or confidence.missing:
+            return missing
+        if not confidence.holds_on_box:
+            missing.append(
+                f"{type(confidence).__name__} does not say that its bounds hold at every point of "
+                "a box: holds_on_box is False."
+            )
+        elif lacks := confidence.missing_on_box(kernel):
+            missing.append(f"{lacks}." if self._broken else f"{lacks}; {_KEPT}.")
         return missing
 
     def _refutation(self, contradicted: bool) -> list[str]:
