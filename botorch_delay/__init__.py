@@ -29,15 +29,17 @@ contracts in ``pyproject.toml`` enforce this.
   BoTorch users.
 * ``optimizers``: ask and tell.
 
-  - A run: ``run.Run`` holds its events and applies them; ``run.Fitting`` is the one surrogate in
-    use. ``reading.ReadableRun`` adds everything that can be read from a run without changing it,
-    ``base.Optimizer`` adds ask and tell. ``replica.Replica`` rebuilds the same run from trials that
-    another system stores. ``loading.load`` reads a file.
+  - A run: ``run.Run`` holds its events and applies them, those of a file as well;
+    ``run.Fitting`` is the one surrogate in use. ``reading.ReadableRun`` adds everything that can be
+    read from a run without changing it, such as the recommended point, ``base.Optimizer`` adds ask
+    and tell. ``replica.Replica`` rebuilds the same run from trials that another system stores.
+    ``loading.load`` reads a file.
   - Choosing a point: ``bpe.BPEDelayOptimizer`` decides what is asked. It uses
     ``round_sequence.RoundSequence`` (its rounds), ``maximizer.Maximizer`` (where the rule for asks
     outside the design is largest) and ``budget.Budget`` (what these asks may cost).
   - What a run says: ``recommendation.Recommendation`` and ``recommendation.Prediction``;
-    ``recommendation.Judgement`` makes them of all answers, and looks between these on a box.
+    ``recommendation.Judgement`` has the intervals around all answers, and looks between these on a
+    box.
   - Rules: ``rules.Rule`` scores points. It sees a ``rule_model.RuleModel``, into which pending
     points enter as a ``pending.Pending`` says: by default ``pending.Hallucinate``, as if each had
     been answered by its own posterior mean, so that only the deviation there shrinks.
@@ -53,7 +55,7 @@ contracts in ``pyproject.toml`` enforce this.
 
 * ``elimination``: ``open_round.OpenRound`` has the design points of a round and what became of
   each. ``closing.close_round`` computes its ``rounds.RoundRecord`` and the active set that is left;
-  ``round_sequence.RoundSequence.close`` calls it when the round is due, and ``.apply_close`` puts
+  ``round_sequence.RoundSequence.is_due`` says when, ``.close`` calls it, and ``.apply_close`` puts
   both in place. ``rounds.round_lengths`` gives the paper's q_r and t_r. An ``active_set.ActiveSet``
   is either an ``active_set.FiniteActiveSet`` or a ``box_active_set.BoxActiveSet``.
 * ``confidence``: a ``bounds.Confidence`` turns ``bounds.Evidence`` into a ``bounds.HalfWidth``.
@@ -69,7 +71,7 @@ contracts in ``pyproject.toml`` enforce this.
   - Posteriors: ``posterior.Data`` holds answers averaged per point. ``posterior.Posterior`` is
     exact at any points, ``candidates.CandidatePosterior`` is kept up to date on fixed ones.
     ``averages.Averages`` keeps posteriors while answers come and go, or are drawn for pending
-    points (``with_drawn_answers``).
+    points (``with_drawn_answers``); its sums are exact, so that their order makes no difference.
   - Linear algebra: ``kernels.covariance``, and ``factor.Factor``, a Cholesky factor that grows at
     its end.
   - The model: ``surrogate.Surrogate`` is kernel, noise and units. Where these are learned,

@@ -34,8 +34,6 @@ def factorize(K: Tensor, noise_var: Tensor) -> tuple[Tensor, Tensor]:
     they hold for any positive regularizer. K is ``batch_shape x n x n``.
     """
     diagonal = noise_var.expand(K.shape[:-1])
-    if K.shape[-1] == 0:
-        return K, diagonal
     factor, info = torch.linalg.cholesky_ex(K + torch.diag_embed(diagonal))
     if not info.any():
         return factor, diagonal

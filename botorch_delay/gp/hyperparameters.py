@@ -98,7 +98,7 @@ class Objective:
 
     def __call__(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
         """The loss and its slope; infinite if the covariance has no Cholesky factor."""
-        d, count = self.columns, len(self._sides)
+        d, count = self.columns, self.count
         scale = np.exp(-2.0 * theta[:d])
         scales = torch.from_numpy(5.0 * scale)
         distance = (scales[: len(self._squares)] @ self._squares).view(count, count)

@@ -282,7 +282,7 @@ def _value(parameter: Tensor, constraint: Interval | None) -> Tensor:
     return value.detach().cpu()
 
 
-def _own_parameters(kernel: Kernel) -> list[tuple[str, Tensor, Interval | None]]:
+def _own_parameters(kernel: Kernel) -> list[tuple[str, Tensor, Interval]]:
     """A kernel's own parameters, without those of its parts, and their constraints."""
     return [each for each in kernel.named_parameters_and_constraints() if "." not in each[0]]
 
@@ -300,11 +300,11 @@ def _build(record: Mapping[str, Any]) -> Kernel:
         raise StorageError(f"The stored kernel has parameters {sorted(stored)}.")
     for name, parameter, constraint in own:
         value = torch.tensor(stored[name.removeprefix("raw_")], dtype=torch.double)
-        allowed = bool(value.isfinite().all()) and (constraint is None or constraint.check(value))
+        allowed = bool(value.isfinite().all()) and constraint.check(value)
         if value.shape != parameter.shape or not allowed:
             raise StorageError(f"The stored kernel has {name} = {str(stored)[:80]}.")
-        if constraint is not None:  # without a transform the value is kept to the last bit
-            kernel.register_constraint(name, Positive(transform=None, inv_transform=None))
+        # Without a transform the value is kept to the last bit.
+        kernel.register_constraint(name, Positive(transform=None, inv_transform=None))
         with torch.no_grad():
             parameter.copy_(value)
     return kernel

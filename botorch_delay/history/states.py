@@ -71,7 +71,7 @@ def difference(
         same = math.isclose(own, stored, rel_tol=tolerance, abs_tol=1e-300)
         return None if same else here
     else:
-        return None if own is stored or own == stored else here
+        return None if own == stored else here
     found = (difference(one, other, tolerance, place + key) for key, one, other in entries)
     return next(filter(None, found), None)
 

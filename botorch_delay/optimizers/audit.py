@@ -166,8 +166,6 @@ class Audit(TrialObserver):
         assert self._kernel is not None
         answered, scale = self._ledger.answered(), constants.noise_std
         answers = config.answers([trial for trial in answered if not is_noisier(trial, scale)])
-        if not len(answers):
-            return {"norm": 0.0, "answers": count}
         begun = max(trial.known_step or 0 for trial in answered)
         parts = self._kernel, answers, scale, begun, config.delta
         return {"norm": Ellipsoids(*parts).norm_at_least, "answers": count}

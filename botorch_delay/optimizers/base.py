@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Self, SupportsFloat, overload
 
@@ -37,7 +37,7 @@ from botorch_delay.optimizers.run import exclusive
 MAX_REASON = 10_000  # characters: a file keeps every reason
 
 
-class Optimizer(ReadableRun, ABC):
+class Optimizer(ReadableRun):
     """Ask and tell; the base of every optimizer.
 
     Threads may share an optimizer: calls are serialised, and results depend on their order alone.

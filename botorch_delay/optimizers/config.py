@@ -240,11 +240,10 @@ class BPEConfig(BoundsConfig):
         self._refuse_contradictions()
         if self.rule is not None:
             self.rule.check_pending(self.pending)
-        pooled = self.evidence == "all" and not self.exact and not self.confidence.missing
         for name, used in {
             "WithinBudget": isinstance(self.exploit, WithinBudget),
             "straggler_factor": self.rounds.straggler_factor is not None,
-            "evidence='all' with proved bounds": pooled,
+            "evidence='all' with proved bounds": self.proves_from_all,
         }.items():
             if used and self.domain.count is None:
                 raise NotSupportedError(f"{name} needs a FiniteDomain; leave it out on a box.")

@@ -74,7 +74,7 @@ class EarlyClose:
         first = current.slots[: current.design_size]
         answered = [slot.key for slot in first if slot.state is SlotState.ANSWERED]
         kept = [slot.key for slot in first if slot.state is not SlotState.DROPPED]
-        if len(first) < current.design_size or not answered or not len(rows):
+        if not answered or not len(rows):
             return False
         seen, self._seen = self._seen, (current.surrogate, answered, kept, rows)
         if seen is not None and seen[:3] == self._seen[:3] and torch.equal(seen[3], rows):

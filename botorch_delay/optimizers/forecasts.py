@@ -94,7 +94,7 @@ class Forecast:
         if math.isfinite(half) and most != half:
             when = f"as likely as not {when}, with probability 0.9 {_asks(most)}"
         words = f"round {self.round} closes {when}"
-        if self.earliest and self.to_ask:
+        if self.earliest:
             words += ", if its design points are asked at once"
         if self.asks_left is not None and most > self.asks_left:
             asks = "1 ask is" if self.asks_left == 1 else f"{self.asks_left} asks are"

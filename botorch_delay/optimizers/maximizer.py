@@ -213,7 +213,7 @@ class Maximizer:
         point, score = self._climb(model, scores, may_ask, allowed)
         return point if low == -math.inf or score.item() >= low else None
 
-    def repeat(self, active: ActiveSet | None = None) -> int | None:
+    def repeat(self, active: ActiveSet | None) -> int | None:
         """The key of the best answered point, if asking it again may reveal noise."""
         model, tries = self.model, self.model.feasibility
         if self._config.exact or not model.surrogate.learned or model.is_blind:

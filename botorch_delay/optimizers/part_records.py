@@ -27,7 +27,7 @@ from botorch_delay.delays import (
     SubExponentialDelay,
 )
 from botorch_delay.elimination.rounds import GeometricRounds, HorizonRounds
-from botorch_delay.exceptions import BotorchDelayError, StorageError
+from botorch_delay.exceptions import StorageError
 from botorch_delay.gp.kernels import build_kernel, covariance, describe_kernel, hyperparameters
 from botorch_delay.gp.surrogate import Hyperparameters, Learned
 from botorch_delay.optimizers.certifying import CertifyingUCB
@@ -126,7 +126,7 @@ def build_part(
             )
         parts = record["arguments"].items()
         return _REBUILT[kind](**{key: build_part(part, key, like, passed) for key, part in parts})
-    except (AttributeError, KeyError, TypeError, ValueError, BotorchDelayError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         if isinstance(error, StorageError):
             raise
         text = str(error).rstrip(".")

@@ -399,8 +399,6 @@ class ReadableRun(Run, ABC):
         self, answered: Tensor, lower: Tensor, half: Tensor, judged: Judgement
     ) -> Tensor | None:
         """A point of a box that is safer than all answered ones (``n x d``), if there is one."""
-        if not bool(self._domain.contains(answered).all()):
-            return None
         fails = failing_places(judged.surrogate, self._feasibility, judged.data.X)
         generator = generator_for(self._config.seed, self._ledger.answer_count)
         return judged.safest_nearby(answered, lower, half, self._domain, generator, fails)

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.elimination.open_round import WAITING_SLOT
-from botorch_delay.exceptions import BotorchDelayError, InputError, OutlierWarning, StorageError
+from botorch_delay.exceptions import InputError, OutlierWarning, StorageError
 from botorch_delay.history.events import Event, truncated
 from botorch_delay.history.trials import Trial, TrialState
 from botorch_delay.optimizers.bpe import BPEDelayOptimizer
@@ -95,7 +95,7 @@ class _Ask:
             for event in events:
                 _renamed(event.data, lambda number: validation.whole(number, "trial_ids", 0))
             return cls(events, after, told, opened, opener, parent)
-        except (BotorchDelayError, AttributeError, LookupError, TypeError, ValueError) as error:
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise StorageError(
                 f"The record of trial {past.number} is malformed: {truncated(error)}"
             ) from error
@@ -282,22 +282,22 @@ class Replica:
             return -1 if past.record is None else self._asks[past.number].after, past.number
 
         changed = sorted(changed, key=order)
-        for past in changed:
-            if past.record is None:
-                value = past.value if past.state is TrialState.COMPLETED else None
-                if value is not None and past.number not in self._attached:
-                    self._attached.add(past.number)
-                    with warnings.catch_warnings():  # results are corrected in the engine
-                        warnings.simplefilter("ignore", OutlierWarning)
+        with warnings.catch_warnings():  # results are corrected in the engine
+            warnings.simplefilter("ignore", OutlierWarning)
+            for past in changed:
+                if past.record is None:
+                    value = past.value if past.state is TrialState.COMPLETED else None
+                    if value is not None and past.number not in self._attached:
+                        self._attached.add(past.number)
                         self.optimizer.attach(past.x, value)
-            elif past.number not in self._trials:
-                ask = self._asks[past.number]
-                for number, state in ask.told:
-                    self._settle(number, state)
-                events = self._events_that_count(past, ask)
-                self._know(past.number, self.optimizer.follow(events))
-        for past in changed:
-            self._settle(past.number, past.state)
+                elif past.number not in self._trials:
+                    ask = self._asks[past.number]
+                    for number, state in ask.told:
+                        self._settle(number, state)
+                    events = self._events_that_count(past, ask)
+                    self._know(past.number, self.optimizer.follow(events))
+            for past in changed:
+                self._settle(past.number, past.state)
 
     def _events_that_count(self, past: PastTrial, ask: _Ask) -> list[Event]:
         """The events of an ask that count, with the ids of the trials here."""
@@ -341,9 +341,7 @@ class Replica:
             state = past.state
         if state is TrialState.COMPLETED and before is not TrialState.COMPLETED:
             assert past.value is not None
-            with warnings.catch_warnings():  # results are corrected in the engine
-                warnings.simplefilter("ignore", OutlierWarning)
-                optimizer.tell(trial, past.value, past.noise_var)
+            optimizer.tell(trial, past.value, past.noise_var)
         elif state is TrialState.FAILED and before is TrialState.RUNNING:
             optimizer.mark_failed(trial, past.reason)
         elif state is TrialState.ABANDONED and before is TrialState.RUNNING:

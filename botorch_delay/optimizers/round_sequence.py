@@ -126,7 +126,7 @@ class RoundSequence(TrialObserver):
         if self._config.repeat_pending:
             return False
         key = current.next_key()
-        return any(self._feasibility.key(trial) == key for trial in self._ledger.running())
+        return key is not None and bool(self._feasibility.running(key))
 
     def stragglers(self, law: EmpiricalDelay | None) -> list[Straggler]:
         """The running trials that keep the open round from closing, longest wait first."""
@@ -192,9 +192,8 @@ class RoundSequence(TrialObserver):
             record.active_before,
             record.active_after,
         )
-        left = self._judged.difference_from(self.active)
-        used = {"attached": self._uses_attached}
-        return {"record": record.describe(), "left": left, "last": last, **used}
+        left, attached = self._judged.difference_from(self.active), self._uses_attached
+        return {"record": record.describe(), "left": left, "last": last, "attached": attached}
 
     def reset(self, current: OpenRound) -> dict[str, Any]:
         """Going on with every feasible point, as the data of an event; EmptyDomainError if none.

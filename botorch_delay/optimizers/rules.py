@@ -236,11 +236,8 @@ class ThompsonSampling(Rule):
 
         def sample(X: Tensor) -> Tensor:
             inputs = surrogate.inputs(X)
-            centred = prior(inputs)
-            if len(design):
-                centred = centred - weights @ covariance(
-                    surrogate.covar_module, design.data.X, inputs
-                )
+            cross = covariance(surrogate.covar_module, design.data.X, inputs)
+            centred = prior(inputs) - weights @ cross
             return answers.mean(inputs) + math.sqrt(self.beta) * centred
 
         return sample

@@ -190,6 +190,15 @@ def test_nothing_is_factorized_while_a_state_is_loaded(monkeypatch):
     assert torch.equal(again.ask().x, opt.ask().x)
 
 
+def test_all_answers_eliminate_on_a_box_where_a_learned_kernel_proves_nothing():
+    norms = {"confidence": bd.RKHSConfidence(2.0, 0.1), "evidence": "all"}
+    opt = make(horizon=24, covar_module=None, noise_var=None, **norms)
+    play(opt, 24)
+    assert len(opt.rounds) >= 2
+    with pytest.raises(NotSupportedError, match="evidence='all' with proved bounds"):
+        make(**norms)
+
+
 def test_learned_kernels_with_categories_find_the_good_one():
     domain = bd.BoxDomain(
         torch.tensor([[0.0, 0.0], [1.0, 3.0]], dtype=torch.double), cat_dims={1: [0, 1, 2, 3]}
