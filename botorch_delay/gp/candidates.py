@@ -265,6 +265,7 @@ class _Rows:
         self._position = {key: i for i, key in enumerate(answers)}  # the column of R by key
         self._points = self._candidates[:0]
         self._noise = self._white = self._prior[:0]  # D, and R y
+        self._smallest_noise = torch.inf  # of all answers since then
         self._w = self._prior.new_empty(0, len(self._prior))  # with room for more rows
         self._r = self._prior.new_empty(0, 0)
         if not answers:
@@ -272,8 +273,9 @@ class _Rows:
         m = len(answers)
         self._points = torch.stack([x for x, _, _ in answers.values()])
         K = covariance(self._kernel, self._points, self._points)
-        noise = sent([max(a[2], self._least_noise) for a in answers.values()], self._prior)
-        factor, self._noise = factorize(K, noise)
+        noises = [max(a[2], self._least_noise) for a in answers.values()]
+        self._smallest_noise = min(noises)
+        factor, self._noise = factorize(K, sent(noises, self._prior))
         self._reserve(m)
         R, W = self.parts
         eye = torch.eye(m, dtype=K.dtype, device=K.device)
@@ -328,6 +330,8 @@ class _Rows:
             return
         revised = False
         for key, (old, new) in changes.items():
+            if new:
+                self._smallest_noise = min(self._smallest_noise, new[2])
             if old and new:
                 revised |= new[1] != old[1]
                 if new[2] != old[2]:
@@ -343,11 +347,12 @@ class _Rows:
 
     def _lost_accuracy(self, answers: Mapping[int, Answer]) -> bool:
         """Whether rounding made a variance negative; noise is raised then, with a warning."""
-        noise = max(min((a[2] for a in answers.values()), default=torch.inf), self._least_noise)
+        noise = max(self._smallest_noise, self._least_noise)
         small = torch.finfo(self._prior.dtype).eps ** 0.5 * self.largest
         # A device is waited for only where noise is so small that errors can grow.
         if not self._may_raise or noise >= small or bool(self.variance.min() >= -small):
             return False
+        noise = max(min(a[2] for a in answers.values()), self._least_noise)
         self._least_noise = 10.0 * noise
         warn_lost_accuracy(
             f"Rounding in {self._prior.dtype} exceeds a noise variance of {noise:.1e}, which was "
