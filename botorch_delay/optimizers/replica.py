@@ -54,6 +54,9 @@ class PastTrial:
     reason: str = ""
 
 
+_ENDS = TrialState.COMPLETED, TrialState.FAILED
+
+
 class Asked(NamedTuple):
     """The optimizer's trial, and a JSON-ready record for the other system to keep with it."""
 
@@ -119,6 +122,7 @@ class Replica:
         self._past: dict[int, PastTrial] = {}
         self._asks: dict[int, _Ask] = {}  # of trials that have a record
         self._openers: list[int] = []  # the trial that opened each round, from the first
+        self._lost: set[int] = set()  # trials that were lost, at first, by the record of an ask
         self._restart()
 
     def sync(self, trials: Iterable[PastTrial]) -> None:
@@ -150,8 +154,9 @@ class Replica:
         before, self._openers = self._openers, self._find_openers()
         rewritten |= self._behind or self._openers[: len(before)] != before
         # Whether a trial was lost at first is as records say, not as this process happened to see.
-        rewritten |= any(self._has_missed_loss(number) for number in _lost(asks.values()))
-        rewritten |= bool(back) and not back <= _lost(self._asks.values())
+        lost = _lost(asks.values())
+        self._lost |= lost
+        rewritten |= any(map(self._has_missed_loss, lost)) or not back <= self._lost
         self._behind = True  # until all of them are in: after an error the next call rebuilds
         if rewritten:
             self._rebuild()
@@ -196,6 +201,7 @@ class Replica:
             record = _with_decisions(record, self._past[uncertain[-1]].record)
         past = PastTrial(number, trial.x, TrialState.RUNNING, record=record)
         self._past[number], self._asks[number] = past, _Ask.read(past)
+        self._lost |= _lost([self._asks[number]])
         self._know(number, trial)
         self._openers += [number] * opened
         return Asked(trial, record)
@@ -243,7 +249,7 @@ class Replica:
 
     def _rebuild(self) -> None:
         self._restart()
-        self._openers = self._find_openers()
+        self._openers, self._lost = self._find_openers(), _lost(self._asks.values())
         self._take(self._past.values())
 
     def _restart(self) -> None:
@@ -331,24 +337,30 @@ class Replica:
     def _settle(self, number: int, state: TrialState) -> None:
         """Apply what became of a trial, if its ask is known and this is new.
 
-        A trial that was abandoned, and came back, is settled twice: a late answer serves no slot.
+        One that was lost, whichever record says so, is abandoned first: a late answer serves no
+        slot.
         """
         past, trial, optimizer = self._past.get(number), self._trials.get(number), self.optimizer
         if past is None or trial is None:
             return
-        before = trial.state
         if state is not TrialState.ABANDONED:
             state = past.state
-        if state is TrialState.COMPLETED and before is not TrialState.COMPLETED:
+        lost = state is TrialState.ABANDONED or (number in self._lost and state in _ENDS)
+        if lost and trial.state is TrialState.RUNNING:
+            optimizer.mark_abandoned(trial)
+            self._note_end(number, trial.state)
+        if state is TrialState.COMPLETED and trial.state is not TrialState.COMPLETED:
             assert past.value is not None
             optimizer.tell(trial, past.value, past.noise_var)
-        elif state is TrialState.FAILED and before is TrialState.RUNNING:
+            self._note_end(number, trial.state)
+        elif state is TrialState.FAILED and trial.state is TrialState.RUNNING:
             optimizer.mark_failed(trial, past.reason)
-        elif state is TrialState.ABANDONED and before is TrialState.RUNNING:
-            optimizer.mark_abandoned(trial)
-        if trial.state is not before:
-            told, ended = self._asks[number].told, (number, trial.state)
-            self._unrecorded = [end for end in self._unrecorded if end not in told] + [ended]
+            self._note_end(number, trial.state)
+
+    def _note_end(self, number: int, state: TrialState) -> None:
+        told = self._asks[number].told
+        self._unrecorded = [end for end in self._unrecorded if end not in told]
+        self._unrecorded.append((number, state))
 
 
 def _lost(asks: Iterable[_Ask]) -> set[int]:

@@ -201,6 +201,32 @@ def test_a_late_answer_serves_no_slot_in_a_process_that_never_saw_its_trial_lost
     assert summary(first.optimizer) == summary(second.optimizer) == summary(anew.optimizer)
 
 
+@pytest.mark.parametrize("end", [{"state": DONE, "value": 0.3}, {"state": FAILED}])
+def test_a_trial_was_lost_if_any_record_says_so(end):
+    """One asks after it was lost, the other, with a lower number, once it has ended after all."""
+    make = maker("finite, design")
+    first, second, store = Replica(make), Replica(make), {}
+
+    def put(number, asked):
+        store[number] = stored(PastTrial(number, asked.trial.x, RUNNING, record=asked.record))
+
+    put(0, first.ask(0))
+    second.sync(store.values())
+    store[0] = replace(store[0], state=ABANDONED)
+    first.sync(store.values())
+    late = first.ask(2)  # its record is stored last
+    store[0] = replace(store[0], **end)
+    second.sync(store.values())
+    put(1, second.ask(1))
+    put(2, late)
+    came_back = "value" in end
+    for replica in (first, second, Replica(make)):
+        replica.sync(store.values())
+        trial = replica.trial(0)
+        assert (trial.state, trial.came_back) == (DONE if came_back else ABANDONED, came_back)
+        assert replica.optimizer._rounds.open.slots[0].state.value == "dropped"
+
+
 @pytest.mark.parametrize("plan", ["finite, given", "finite, bounds that hold", "box, given"])
 @pytest.mark.parametrize("seed", [2, 6])
 def test_processes_that_look_at_different_times_come_to_the_same(plan, seed):
