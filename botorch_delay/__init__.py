@@ -38,8 +38,8 @@ contracts in ``pyproject.toml`` enforce this.
     ``round_sequence.RoundSequence`` (its rounds), ``maximizer.Maximizer`` (where the rule for asks
     outside the design is largest) and ``budget.Budget`` (what these asks may cost).
   - What a run says: ``recommendation.Recommendation`` and ``recommendation.Prediction``;
-    ``recommendation.Judgement`` has the intervals around all answers, and looks between these on a
-    box.
+    ``recommendation.Judgement`` has the intervals that follow from all answers, and looks between
+    these on a box.
   - Rules: ``rules.Rule`` scores points. It sees a ``rule_model.RuleModel``, into which pending
     points enter as a ``pending.Pending`` says: by default ``pending.Hallucinate``, as if each had
     been answered by its own posterior mean, so that only the deviation there shrinks.
@@ -174,7 +174,7 @@ except PackageNotFoundError:  # run from a source tree that is not installed
 # The module of every public name, as the stub beside this file, perhaps in a zip, imports them.
 _HOME = {
     alias.name: node.module
-    for node in ast.parse(__loader__.get_data(str(Path(__file__).with_suffix(".pyi")))).body
+    for node in ast.parse(__spec__.loader.get_data(str(Path(__file__).with_suffix(".pyi")))).body
     if isinstance(node, ast.ImportFrom)
     for alias in node.names
 }

@@ -13,7 +13,7 @@ from torch import Tensor
 from botorch_delay.exceptions import StorageError
 from botorch_delay.history.events import excerpt
 
-FORMAT = 7
+FORMAT = 8
 _TYPES: dict[str, type] = {"optimizer": str, "config": Mapping, "notes": Mapping, "events": list}
 # Parts of a record that are not arguments of what it records.
 _LAYERS = re.compile(r"\.(arguments|hyperparameters|options|structure)\b")

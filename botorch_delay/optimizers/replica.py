@@ -71,7 +71,7 @@ class _Ask:
     events: tuple[Event, ...]  # what it decided, and last the ask itself
     after: int  # one more than the largest ``after`` of the asks that its process knew, or 0
     # Trials that had ended by then, and how, unless the record of another ended trial says so: the
-    # record of a running trial may still be taken back. One that was abandoned may come back.
+    # record of a running trial may still be taken back. One that was lost and came back is twice.
     told: tuple[tuple[int, TrialState], ...]
     opened: tuple[int, ...]  # the rounds that it opened
     opener: int | None  # the trial that opened its round, as far as its process knew
