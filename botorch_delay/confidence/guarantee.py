@@ -38,8 +38,8 @@ class Guarantee:
             deviations that designs leave; with these themselves the bound is smaller, and
             ``factor`` times it may be exceeded. With a budget, how many times ``budget.plan``.
         extra_asks: without a delay law, how many asks so far were made while a round waited for its
-            last design points, or repeated a design point that failed. They come on top of Theorem
-            1's bound.
+            last design points or had to wait with the next one, or of a design point again. They
+            come on top of Theorem 1's bound.
         extra_cost: what these can have cost at most, in units of the values; None where no valid
             bounds say so.
         norm_at_least: the largest RKHS norm that the answers have required since one was last

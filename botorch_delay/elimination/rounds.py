@@ -87,8 +87,8 @@ class RoundRecord:
         cutoff: the largest lower bound, in the user's units and sign: points whose upper bound
             does not reach it were eliminated. None where nothing was judged.
         surrogate: what it takes to make a learned kernel anew; None for a given one.
-        extra_asks: how many asks were made after those of its first q_r design points, or repeated
-            a design point that failed.
+        extra_asks: how many asks were made once its first q_r design points had been asked, while
+            the next one had to wait, or of a design point again.
         departures: how it departed from what the regret bound is proved for, as of its end.
         half_width: the largest half-width of its bounds over the points that were active when it
             opened, in units of the values; None on a box, where values are warped, and where

@@ -16,10 +16,11 @@ optimizer (``maximize`` is none of them: the engine knows the direction). Its pu
 Later ``past`` has ``run.past_ask(record, TrialState.COMPLETED, value)``, or for a trial without a
 record of this run (``record_of``) ``run.past_result(number, params, value)``; without a value the
 state is FAILED, or ABANDONED if the point is free again. An abandoned trial may end in another way
-later; that it was abandoned counts in every process if anything was asked meanwhile. A value counts
-once its trial is completed, and one that the engine changes later only after a restart.
-``optimizer``, ``recommend`` and ``guarantee`` are as of the last ``take_in``. Numbers increase in
-the order of creation, and trials in ``run.ended`` need not be handed over again. If
+later; that it was abandoned counts, in every process, if the record of an ask says so: of one that
+was made meanwhile, where it was known to be abandoned. A value counts once its trial is completed,
+and one that the engine changes later only after a restart. ``optimizer``, ``recommend`` and
+``guarantee`` are as of the last ``take_in``. Numbers increase in the order of creation, and trials
+in ``run.ended`` need not be handed over again. If
 ``run.replica.trial(number)`` is not None, the trial has its point already: use its record. If the
 engine could not keep a record, call ``run.replica.forget(number)``, and the trial can ask again.
 The engine sets ``stopped_early`` if it stopped trials because of their values. Executors need no
