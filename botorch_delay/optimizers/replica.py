@@ -348,19 +348,20 @@ class Replica:
         lost = state is TrialState.ABANDONED or (number in self._lost and state in _ENDS)
         if lost and trial.state is TrialState.RUNNING:
             optimizer.mark_abandoned(trial)
-            self._note_end(number, trial.state)
+            self._note_end(number)
         if state is TrialState.COMPLETED and trial.state is not TrialState.COMPLETED:
             assert past.value is not None
             optimizer.tell(trial, past.value, past.noise_var)
-            self._note_end(number, trial.state)
+            self._note_end(number)
         elif state is TrialState.FAILED and trial.state is TrialState.RUNNING:
             optimizer.mark_failed(trial, past.reason)
-            self._note_end(number, trial.state)
+            self._note_end(number)
 
-    def _note_end(self, number: int, state: TrialState) -> None:
+    def _note_end(self, number: int) -> None:
+        """For the record of the next ask; what the record of the ended trial told stays told."""
         told = self._asks[number].told
         self._unrecorded = [end for end in self._unrecorded if end not in told]
-        self._unrecorded.append((number, state))
+        self._unrecorded.append((number, self._trials[number].state))
 
 
 def _lost(asks: Iterable[_Ask]) -> set[int]:
