@@ -38,8 +38,8 @@ logger = logging.getLogger(__name__)
 
 # A pool that breaks so often without a result in between will not recover.
 MAX_BREAKS_IN_A_ROW = 6
-# When answers have grown by this factor, whether the recommended point is good enough is looked at.
-GROWTH_TO_CERTIFY = 1.05
+# The certificate is looked at after each of the first answers, then after this growth of theirs.
+FIRST_LOOKS, GROWTH = 20, 1.05
 # Seconds after which to look for Ctrl-C and a lost cluster, if nothing returns.
 LOOK_EVERY = 0.1
 _GOES_ON = "Everything told so far is kept; with a store, the same call goes on from there."
@@ -192,8 +192,8 @@ class _Loop:
     succeeded: bool = False  # whether an evaluation has succeeded
     stopped: bool = False  # by on_result or Ctrl-C
     mistake: BaseException | None = None  # that on_result or the store raised
-    good_enough: bool = False  # whether the gap was small enough at the last check
-    last_check: int = 0  # number of answers when the certificate was last checked
+    good_enough: bool = False  # whether the gap was small enough at the last look
+    last_look: int = 0  # number of answers when the certificate was last looked at
     breaks_in_a_row: int = 0
     bar: tqdm[None] = field(init=False)
 
@@ -458,8 +458,8 @@ class _Loop:
         self.bar.update()
         if self.until_gap is not None and not self.good_enough:
             answers = sum(t.state is TrialState.COMPLETED for t in self.optimizer.trials)
-            if answers > self.last_check and not 20 < answers < GROWTH_TO_CERTIFY * self.last_check:
-                self.last_check = answers
+            if answers > (last := self.last_look) and not FIRST_LOOKS < answers < GROWTH * last:
+                self.last_look = answers
                 self.good_enough = self.optimizer.certificate.gap <= self.until_gap
         if self.on_result is not None:
             try:
