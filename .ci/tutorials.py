@@ -27,6 +27,7 @@ def execute(notebook: NotebookNode) -> str:
         client = NotebookClient(
             notebook,
             timeout=HANGS,
+            startup_timeout=HANGS,
             record_timing=False,
             coalesce_streams=True,
             resources={"metadata": {"path": folder}},

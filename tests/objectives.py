@@ -8,7 +8,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -125,9 +125,12 @@ class DiesWhenTold:
             os.kill(os.getpid(), signal.SIGKILL)
         return quadratic(x)
 
-    def let_it_die(self) -> None:
-        """Called in the parent; returns when the worker has come to that point."""
-        self.pipe.write_bytes(b"die")
+    def let_it_die(self, ready: Callable[[], bool] = lambda: True) -> None:
+        """Called in the parent; returns when the worker has come to that point, and ``ready``."""
+        with self.pipe.open("wb") as pipe:
+            while not ready():
+                threading.Event().wait(0.01)
+            pipe.write(b"die")
 
 
 class ReturnsOnce:

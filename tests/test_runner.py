@@ -1,4 +1,5 @@
 import contextlib
+import functools
 import io
 import itertools
 import logging
@@ -378,12 +379,12 @@ def test_a_worker_that_ctrl_c_reaches_as_well_loses_its_own_trial_alone(threads)
     opt, calls, both, pressed = make(), itertools.count(), threading.Barrier(2), threading.Event()
 
     def objective(x):
-        both.wait(10)
+        both.wait(objectives.PATIENCE)
         if next(calls) == 0:
             signal.raise_signal(signal.SIGINT)
             pressed.set()
             raise KeyboardInterrupt
-        pressed.wait(10)
+        pressed.wait(objectives.PATIENCE)
         return 1.0
 
     with pytest.raises(KeyboardInterrupt):
@@ -396,7 +397,7 @@ def test_a_success_in_flight_is_waited_for_before_failures_end_a_run(threads, ca
 
     def objective(x):
         if next(calls) == 0:
-            late.wait(10)
+            late.wait(objectives.PATIENCE)
             return 1.0
         if not late.is_set():
             raise ValueError("at first")
@@ -465,27 +466,22 @@ def test_a_store_is_used_by_one_run_at_a_time(tmp_path, threads):
 
 def test_a_result_that_was_told_is_kept_by_no_name():
     # A cluster keeps it, and evaluates it again if it is lost, as long as its future is there.
-    opt, told, gone, futures = make(), threading.Event(), [], []
+    opt, gone, futures, seen = make(), threading.Event(), [], []
 
     class Executor(ThreadPoolExecutor):
         def submit(self, *args, **options):
             future = super().submit(*args, **options)
-            futures.append(weakref.ref(future))
+            futures.append(weakref.ref(future, lambda _: gone.set()))
             return future
 
     def objective(x):
         if not torch.equal(x, opt.trials[0].x):
-            told.wait(60)
-            for _ in range(1000):
-                gone[:] = [futures[0]() is None]
-                if gone[0]:
-                    break
-                threading.Event().wait(0.01)
+            seen.append(gone.wait(objectives.PATIENCE))
         return 1.0
 
     with Executor(2) as executor:
-        run(opt, objective, executor, 2, 2, on_result=lambda *_: told.set(), progress=False)
-    assert gone == [True]
+        run(opt, objective, executor, 2, 2, progress=False)
+    assert seen == [True]
 
 
 @pytest.mark.parametrize("error", [ValueError("mine"), SystemExit("mine")])
@@ -524,10 +520,8 @@ def wrong(x):
 
 
 @pytest.mark.parametrize("places", [1, 4])
-def test_an_objective_that_only_fails_ends_the_run_and_its_points_are_asked_anew(
-    tmp_path, threads, places
-):
-    path = tmp_path / "study.db"
+def test_an_objective_that_only_fails_ends_the_run_and_its_points_are_asked_anew(tmp_path, places):
+    path, threads = tmp_path / "study.db", AtOnce()
     with pytest.raises(RunError, match=r"\d evaluations have failed") as caught:
         run(make(), wrong, threads, 20, places, path, max_failures=3, progress=False)
     assert "return x.undefined_name" in str(caught.value)
@@ -589,10 +583,10 @@ def test_a_run_ends_once_exact_evaluations_have_been_made_of_all_points(threads,
 
 def test_where_failed_points_are_held_other_evaluations_are_waited_for(threads):
     opt = bd.BPEDelayOptimizer(bd.Space.grid(a=bd.Int(0, 2)), 30)
-    fails = itertools.count()
+    fails = {0: itertools.count(), 1: itertools.count()}
 
     def objective(a):
-        if a == 2 or next(fails) % 2:
+        if a == 2 or next(fails[a]) % 2:
             raise ValueError("no")
         return float(a)
 
@@ -793,9 +787,9 @@ def test_a_trial_whose_objective_raises_an_interrupt_is_abandoned(threads):
 
 
 def test_pebble_kills_an_evaluation_that_takes_too_long():
-    opt = make(n=5, horizon=12)
+    opt, options = make(n=5, horizon=20), {"max_failures": None, "progress": False}
     with ProcessPool(2, context=multiprocessing.get_context("fork")) as pool:
-        run(opt, objectives.hangs_at_zero, pool, 12, 2, timeout=0.5, progress=False)
+        run(opt, objectives.hangs_at_zero, pool, 20, 2, timeout=0.5, **options)
     hung = [t for t in opt.trials if t.x.item() == 0.0]
     assert len(hung) == 3  # asked again at most twice
     # On a machine that is busy enough another one may take too long as well.
@@ -803,10 +797,26 @@ def test_pebble_kills_an_evaluation_that_takes_too_long():
     assert TrialState.COMPLETED in states(opt)
 
 
-def test_pebble_survives_a_dead_worker():
-    opt = make(n=11, horizon=40)
+def test_pebble_survives_a_dead_worker(tmp_path):
+    # Pebble loses an evaluation whose worker dies before Pebble has heard that it began.
+    opt, futures = make(n=11, horizon=40), []
+    objective = objectives.DiesWhenTold(1.0, tmp_path)
+
+    def kill():
+        while True:
+            objective.let_it_die(lambda: all(f.done() or f.running() for f in list(futures)))
+
+    threading.Thread(target=kill, daemon=True).start()
     with ProcessPool(2, context=multiprocessing.get_context("fork")) as pool:
-        run(opt, objectives.kills_its_worker_at_the_end, pool, 40, 2, progress=False)
+        schedule = pool.schedule
+
+        @functools.wraps(schedule)
+        def remembering(*args, **options):
+            futures.append(schedule(*args, **options))
+            return futures[-1]
+
+        pool.schedule = remembering
+        run(opt, objective, pool, 40, 2, progress=False)
     failed = [t for t in opt.trials if t.state is TrialState.FAILED]
     assert {t.x.item() for t in failed} == {1.0}
 
@@ -1136,6 +1146,7 @@ def test_a_run_waits_for_an_edit_that_has_begun(tmp_path, threads):
     opened.wait(60.0)
     transaction = sqlite._transaction
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sqlite, "BUSY_SECONDS", objectives.PATIENCE)
         patch.setattr(sqlite, "_transaction", begin)
         run(make(), objectives.quadratic, threads, 6, 2, store=path, progress=False)
     other.join()

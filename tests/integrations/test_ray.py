@@ -39,6 +39,9 @@ QUIET = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "RAY_DISABLE_METRICS_COLLECTION": "1",
+    # A busy machine is no reason to kill a worker, or to give up.
+    "RAY_memory_monitor_refresh_ms": "0",
+    "RAY_raylet_start_wait_time_s": "600",
 }
 SPACE = {
     "rate": tune.loguniform(1e-4, 1e-1),

@@ -139,7 +139,7 @@ def optuna_worker(url: str, trials: int, seconds: float, folder: str) -> None:
     Fitting._fit = counted
     # Given, so that those who begin at the same moment know it as well as later ones.
     space = {name: optuna.distributions.FloatDistribution(0.0, 1.0) for name in COLUMNS}
-    options = {"seed": 1, "search_space": space, "stale_after": 40.0 * seconds}
+    options = {"seed": 1, "search_space": space, "stale_after": 3600.0}
     sampler = DelaySampler(horizon=100 * trials, **options)
     study = optuna.load_study(study_name="many", storage=optuna_storage(url), sampler=sampler)
     costs = Path(folder, f"costs-{os.getpid()}")
