@@ -38,6 +38,8 @@ from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
 
 # Above this many changes at once, as a share of the points, one factorization is cheaper.
 REBUILD_SHARE = 0.25
+# If a point's noise changes by more than this factor, a correction has too few digits left.
+MOST_CHANGE = 1e8
 # Above this many distinct points, as a share of the candidates, a covariance is cheaper.
 SHARE_TO_FOLD = 1.0 / 16.0
 # A covariance is stored if noise variances are above this share of the prior variance: their
@@ -237,6 +239,11 @@ def _weights(answer: Answer | None) -> tuple[float, float]:
     return (0.0, 0.0) if answer is None else (1.0 / answer[2], answer[1] / answer[2])
 
 
+def _is_far(old: Answer, new: Answer) -> bool:
+    """Whether noise changes so much that a correction would cancel."""
+    return not 1.0 / MOST_CHANGE < new[2] / old[2] < MOST_CHANGE
+
+
 class _Rows:
     """The posterior from R and W, for answers anywhere."""
 
@@ -325,7 +332,7 @@ class _Rows:
     def update(self, changes: _Changes, answers: Mapping[int, Answer]) -> None:
         """Apply changes; ``answers`` are all answers after them."""
         many = len(changes) > max(REBUILD_SHARE * len(self._position), 8)
-        if many or any(old and not new for old, new in changes.values()):
+        if many or any(not new or _is_far(old, new) for old, new in changes.values() if old):
             self.rebuild(answers)
             return
         revised = False

@@ -175,7 +175,7 @@ class Budget(TrialObserver):
         full, own = [self._largest], [self._largest]
         share = self._rounds.bounds(1).delta  # as that of every round
         kernel, noise_var = surrogate.covar_module, surrogate.noise_var
-        longest = max(sizes[:-1], default=1)
+        longest = max([1, *sizes[:-1]])  # a round may have had no design points
         design = greedy_max_variance(kernel, points, noise_var, longest).cpu()
         for size in sizes[:-1]:
             data = surrogate.data(Answers.without_values(self._config.domain, design[:size]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import json
+import math
 import os
 import threading
 import time
@@ -29,6 +30,10 @@ from botorch_delay.optimizers.config import Config
 
 # A learned kernel is fitted again once answers have grown by this factor since the last fit.
 GROWTH_TO_REFIT = 1.2
+# Or, unless few answers let the next fit be near, once one lies further from all that were fitted
+# than these from each other: a warping ranks what was fitted, and a loss that has exploded since
+# would count by its size.
+ANSWERS_TO_WATCH = 20
 # One more answer for so many pending asks: a thousand workers would need a fit every other second.
 PENDING_PER_ANSWER = 32
 
@@ -43,6 +48,7 @@ class Fitting:
         self._config, self._ledger = config, ledger
         self.surrogate = config.fixed or self._fit(None)  # the one in use
         self.fitted_to = 0  # how many answers, attached results included; -1: fit again
+        self._range = -math.inf, math.inf  # of these answers
         self._ahead: tuple[int, Surrogate] | None = None  # to how many answers
 
     def upcoming(self) -> Surrogate:
@@ -54,7 +60,10 @@ class Fitting:
         due = GROWTH_TO_REFIT * self.fitted_to
         if self.fitted_to >= MIN_ANSWERS_TO_FIT:
             due = max(due, self.fitted_to + len(self._ledger.running()) / PENDING_PER_ANSWER)
-        if MIN_ANSWERS_TO_FIT <= answers < due and self.surrogate.scaled:
+        (low, high), values = self._range, self._ledger.values
+        watched = self.fitted_to >= ANSWERS_TO_WATCH
+        far = watched and max(low - values[0], values[-1] - high) > high - low
+        if MIN_ANSWERS_TO_FIT <= answers < due and self.surrogate.scaled and not far:
             return self.surrogate
         if self._ahead is None or self._ahead[0] != answers:
             self._ahead = (answers, self._fit(self.surrogate))
@@ -67,6 +76,8 @@ class Fitting:
             raise StorageError(f"a fit to {answers} answers, of {len(self._ledger.values)}.")
         self.surrogate = Surrogate.rebuild(fitted["surrogate"], self._config.domain)
         self.fitted_to, self._ahead = answers, None
+        if values := self._ledger.values:
+            self._range = values[0], values[-1]
 
     def forget(self) -> None:
         """An answer that was fitted has changed: the next ask fits again."""
@@ -330,10 +341,14 @@ class Run:
             goes_on = self._finished and horizon == before  # as it was planned
             if not (goes_on or (before and horizon and horizon > before)):
                 raise StorageError(f"a horizon of {before} is extended to {horizon}.")
-            self._config.horizon = horizon
-            self._finished = False
-            for observer in self._observers:
-                observer.extended(before)
+            was = self._config.horizon, self._finished
+            self._config.horizon, self._finished = horizon, False
+            try:
+                for observer in self._observers:
+                    observer.extended(before)
+            except BaseException:  # not recorded: a file would not have it
+                self._config.horizon, self._finished = was
+                raise
         elif event.kind == "fitted":
             self._fitting.take(event.data)
         elif event.kind != "noted":

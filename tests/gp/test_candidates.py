@@ -247,3 +247,13 @@ def test_cuda_equals_the_cpu():
         )
         torch.testing.assert_close(there.mean.cpu(), here.mean, rtol=1e-8, atol=1e-8)
         torch.testing.assert_close(there.variance.cpu(), here.variance, rtol=1e-8, atol=1e-8)
+
+
+def test_noise_that_changes_by_many_decades_leaves_no_rounding_errors():
+    points, kernel = scattered(30), se()
+    tracked = CandidatePosterior(kernel, points, as_rows=True)
+    state = {}
+    for key, noise in [(0, 1e-2), (0, 1e12), (1, 1e-2), (0, 1e-2)]:
+        state[key] = (points[key], 1.0, noise)
+        tracked.update({key: state[key]})
+    agrees(tracked, kernel, state, points, 1e-9)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from cases import generator, scattered, se
+from gpytorch.kernels import RBFKernel
 from scale import repeats
 
 import botorch_delay as bd
@@ -375,3 +376,32 @@ def test_bounds_of_a_user_s_own_have_a_budget_where_they_name_their_constants():
     assert [t.index for t in own.trials] == [t.index for t in known.trials]
     assert own.certificate.regret == known.certificate.regret > 0.0
     assert own.guarantee.norm_at_least == known.guarantee.norm_at_least
+
+
+def test_a_run_of_one_ask_can_be_extended():
+    points = torch.linspace(0.0, 1.0, 5, dtype=torch.double).unsqueeze(-1)
+
+    def make():
+        confidence, rule = bd.RKHSConfidence(1.0, 0.1), bd.WithinBudget()
+        options = {"covar_module": RBFKernel().double(), "noise_var": 0.01}
+        domain = bd.FiniteDomain(points)
+        return bd.BPEDelayOptimizer(domain, 1, confidence=confidence, exploit=rule, **options)
+
+    opt, other = make(), make()
+    opt.tell(opt.ask(), 1.0)
+    opt.extend(2)
+    other.load_state_dict(opt.state_dict())
+    assert other.ask().index == opt.ask().index
+
+
+def test_an_extension_that_fails_leaves_the_run_as_it_was(monkeypatch):
+    opt = optimizer(*random_problem(0))
+    opt.ask()
+
+    def fails(before):
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(opt._budget, "extended", fails)
+    with pytest.raises(RuntimeError, match="no"):
+        opt.extend(HORIZON + 5)
+    assert opt.horizon == HORIZON

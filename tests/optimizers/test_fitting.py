@@ -185,3 +185,24 @@ def test_asks_do_not_depend_on_the_units_of_values_and_their_noise():
         return [trial.index for trial in opt.trials]
 
     assert asked(2.0**-10) == asked(1.0) == asked(2.0**10)
+
+
+@pytest.mark.filterwarnings("ignore::botorch_delay.exceptions.OutlierWarning")
+@pytest.mark.parametrize("name", SOME)
+def test_a_loss_that_explodes_between_two_fits_is_ranked_at_once(name, fits):
+    opt = MAKERS[name]()
+    points = scattered(50, seed=1) if "box" in name else FINITE.points[:50]
+    opt.attach(points, -(points - 0.3).square().sum(dim=1))
+    opt.ask()
+    best, fits[:] = opt.recommend(), []
+    opt.attach(points[0] if "box" not in name else points[0] + 1e-3, -1.2)  # about the worst
+    opt.recommend()
+    assert not fits
+    opt.attach(points[1] if "box" not in name else points[1] + 1e-3, -1e4)
+    assert opt.recommend().mean == pytest.approx(best.mean, abs=0.05)
+    near = (opt.ask().x - 0.3).square().sum() < 0.1
+    assert near or name == "queued"  # whose queues hold what was asked before
+    assert fits == [52]
+    opt.attach(points[2] if "box" not in name else points[2] + 1e-3, -1.5e4)
+    opt.ask()
+    assert fits == [52]  # no further from the others than they are apart
