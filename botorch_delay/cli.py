@@ -444,8 +444,8 @@ def _import(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:
     from botorch_delay.results import import_results
 
     told, new, known = import_results(opt, arguments.table)
-    text = f"{told} results of running trials told, " if told else ""
-    text += f"{new} results attached"
+    text = f"{told} result{'' if told == 1 else 's'} of running trials told, " if told else ""
+    text += f"{new} result{'' if new == 1 else 's'} attached"
     if known:
         text += f"; left out, as the study has them already: {known}"
     return {"told": told, "attached": new, "known": known}, text

@@ -18,8 +18,8 @@ from botorch_delay.domains.domain import Domain
 from botorch_delay.domains.parameters import Choice
 from botorch_delay.domains.tables import read_table
 from botorch_delay.domains.values import as_number, text_of, value_of, with_point
-from botorch_delay.exceptions import InputError
-from botorch_delay.history.trials import Attached, Trial, TrialState
+from botorch_delay.exceptions import InputError, warn
+from botorch_delay.history.trials import Attached, Trial
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.reading import TABLE_COLUMNS, table_columns
 
@@ -36,7 +36,10 @@ def read_number(text: str, what: str, *, comma: bool = False) -> float:
     if number is not None and math.isfinite(number):
         return number
     if number is not None:
-        advice = "If the evaluation failed, run fail ID, or correct ID none if it was told a result"
+        advice = (
+            "If the evaluation failed, run botorch-delay fail STUDY ID, or botorch-delay correct "
+            "STUDY ID none if it was told a result"
+        )
         must = f"be finite, got {text}. {advice}"
     elif (point := as_number(with_point(text))) is not None:
         must = f"have a decimal point and no commas, such as {point:.12g}; got {text}"
@@ -134,6 +137,8 @@ def import_results(optimizer: Optimizer, path: Path) -> tuple[int, int, int]:
     has already, as often as it has them, or had before they were taken back or corrected.
     """
     found = _read_results(optimizer, Path(path))
+    for said in found.moved:
+        warn(said, UserWarning)
     if found.attached:
         params, values = zip(*found.attached, strict=True)
         optimizer.attach(list(params), list(values))
@@ -150,12 +155,14 @@ class _Results(NamedTuple):
         attached: parameters and values of other results that the study does not have.
         known: how many results the study has already.
         lines: where those are that it does not have.
+        moved: warnings of rows of running trials that have other settings than these.
     """
 
     told: dict[int, float]
     attached: list[tuple[dict[str, Any], float]]
     known: int
     lines: list[int]
+    moved: list[str]
 
 
 def _read_results(optimizer: Optimizer, path: Path) -> _Results:
@@ -166,7 +173,7 @@ def _read_results(optimizer: Optimizer, path: Path) -> _Results:
     there.update((*t.x.tolist(), said.value) for t in trials.values() for said in t.corrections)
     told: dict[int, float] = {}
     new: list[tuple[dict[str, Any], float]] = []
-    known, lines, wrong = 0, [], []
+    known, lines, wrong, moved = 0, [], [], []
     rows, comma = _rows(path, [*columns.values(), "value"])
     for line, cells in rows:
         if not cells["value"].strip() and cells.get("state", "").strip() in _WITHOUT_VALUE:
@@ -180,13 +187,13 @@ def _read_results(optimizer: Optimizer, path: Path) -> _Results:
             wrong.append(f"line {line}: {error}")
             continue
         trial = trials.get(cells.get("trial", "").strip())
+        runs = trial and trial.state.value == cells.get("state", "").strip() == "running"
         if trial and domain.words(trial.x) == domain.words(x):
             x = trial.x  # which a spreadsheet may have rounded, as the value
             own = [trial.value, *(said.value for said in trial.corrections)]
             alike = [v for v in own if v is not None and math.isclose(v, value, rel_tol=1e-6)]
             value = alike[0] if alike else value
-            ours = cells.get("state", "").strip() == TrialState.RUNNING.value
-            if ours and trial.state is TrialState.RUNNING and trial.id not in told:
+            if runs and trial.id not in told:
                 told[trial.id] = value
                 lines.append(line)
                 continue
@@ -194,12 +201,17 @@ def _read_results(optimizer: Optimizer, path: Path) -> _Results:
         if there[key] < 0:
             new.append((params, value))
             lines.append(line)
+            if trial and runs and domain.words(trial.x) != domain.words(x):
+                moved.append(
+                    f"line {line}: trial {trial.id} still runs, with {domain.words(trial.x)}; this "
+                    f"row has {domain.words(x)}, and counts as another result."
+                )
         else:
             known += 1
     if wrong:
         more = f" and {len(wrong) - MAX_LISTED} more" if len(wrong) > MAX_LISTED else ""
         raise InputError(f"{path}, nothing was taken. {' '.join(wrong[:MAX_LISTED])}{more}")
-    return _Results(told, new, known, lines)
+    return _Results(told, new, known, lines, moved)
 
 
 def _rows(path: Path, needed: Sequence[str]) -> tuple[list[tuple[int, dict[str, str]]], bool]:
@@ -208,7 +220,7 @@ def _rows(path: Path, needed: Sequence[str]) -> tuple[list[tuple[int, dict[str, 
     for name in needed:
         if header.count(name) != 1:
             raise InputError(
-                f"{path} must begin with a line of column names, among them once {name!r}; got "
+                f"{path} must begin with a line of column names, one of which is {name!r}; got "
                 f"{', '.join(header) or 'nothing'}."
             )
     for line, cells in rows:

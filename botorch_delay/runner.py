@@ -30,7 +30,7 @@ from botorch_delay.history.trials import Trial, TrialState
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.certificate import Certificate
 from botorch_delay.optimizers.loading import resume
-from botorch_delay.workers import Evaluation, Objective, Pool, one_line
+from botorch_delay.workers import Evaluation, Objective, Pool, most_at_once, one_line
 
 __all__ = ["Evaluation", "OnResult", "RunReport", "run"]
 
@@ -88,16 +88,14 @@ class RunReport:
             return 0.0
         begin = min(e.started for e in self.evaluations)
         end = max(e.finished for e in self.evaluations)
-        lanes = len({e.worker for e in self.evaluations})
         busy = sum(e.finished - e.started for e in self.evaluations)
-        return busy / (lanes * (end - begin)) if end > begin else 1.0
+        return busy / (most_at_once(self.evaluations) * (end - begin)) if end > begin else 1.0
 
     def __str__(self) -> str:
-        lanes = len({e.worker for e in self.evaluations})
         pending = f", {len(self.pending)} of them still pending" if self.pending else ""
         lines = [
             f"{len(self.evaluations)} evaluations returned, {len(self.failed)} trials failed",
-            f"workers: {lanes}, busy {self.utilization:.0%} of the time; "
+            f"workers: {most_at_once(self.evaluations)}, busy {self.utilization:.0%} of the time; "
             f"{self.out_of_order} results out of order",
             f"{self.resumed} trials were there before{pending}; abandoned: {len(self.abandoned)}",
         ]

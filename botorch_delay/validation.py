@@ -137,7 +137,7 @@ def _in_range(value: Any, name: str, holds: Callable[[float], bool], must: str) 
 
 def matrix(value: Any, name: str, *, empty: bool = False) -> Tensor:
     """``value`` as a detached, finite, floating ``n x d`` tensor."""
-    _check_tensor(value, name)
+    tensor(value, name)
     if value.dtype not in (torch.float32, torch.float64):
         raise InputTypeError(
             f"{name} must be in double or single precision, got dtype {value.dtype}; convert it "
@@ -185,7 +185,7 @@ def answer(value: Any, like: Tensor, name: str = "y", *, hint: str = FAILED) -> 
 
 def column(value: Any, name: str, like: Tensor) -> Tensor:
     """``value`` as a finite tensor of shape ``n`` that matches the rows of ``like``."""
-    _check_tensor(value, name)
+    tensor(value, name)
     _check_same_type(value, name, like)
     n = like.shape[0]
     if value.shape not in ((n,), (n, 1)):
@@ -208,7 +208,7 @@ def outputs(value: Any, name: str, like: Tensor) -> Tensor:
 
 def matches(value: Tensor, name: str, like: Tensor) -> None:
     """``value`` is of points, with the dtype, the device and the last dimension of ``like``."""
-    _check_tensor(value, name)
+    tensor(value, name)
     _check_same_type(value, name, like)
     if value.dim() < 2 or value.shape[-1] != like.shape[-1]:
         raise InputError(
@@ -219,7 +219,7 @@ def matches(value: Tensor, name: str, like: Tensor) -> None:
 
 def rows(value: Any, name: str, like: Tensor) -> None:
     """``value`` is ``n x d`` and :func:`matches`; no number is read, which a device would delay."""
-    _check_tensor(value, name)
+    tensor(value, name)
     _check_rows(value, name)
     matches(value, name, like)
 
@@ -237,11 +237,18 @@ def _check_finite(value: Tensor, name: str) -> None:
         raise InputError(f"{name} must be finite; row {row} is {value[row].tolist()}.")
 
 
-def _check_tensor(value: Any, name: str) -> None:
+def tensor(value: Any, name: str) -> None:
+    """``value`` is a dense tensor that holds numbers."""
     if not isinstance(value, Tensor):
         raise InputTypeError(
             f"{name} must be a torch.Tensor, got {type(value).__name__}; make one with "
             f"torch.as_tensor({name}, dtype=torch.double)."
+        )
+    odd = value.is_nested or value.is_quantized or value.layout is not torch.strided
+    if odd or value.device.type == "meta":
+        raise InputTypeError(
+            f"{name} must be a dense tensor with values, got one of layout {value.layout} and "
+            f"dtype {value.dtype} on {value.device}; make it dense with .to_dense()."
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import multiprocessing
 import os
 import pickle
@@ -85,6 +86,12 @@ class Evaluation:
     error: str = ""
     value: float | None = None
     traceback: str = ""
+
+
+def most_at_once(evaluations: Sequence[Evaluation]) -> int:
+    """The most that ran at the same time: a process in place of one that died adds none."""
+    ends = [(e.started, 1) for e in evaluations] + [(e.finished, -1) for e in evaluations]
+    return max(itertools.accumulate(change for _, change in sorted(ends)), default=0)
 
 
 def check_sendable(

@@ -197,11 +197,11 @@ def test_the_history_of_a_run(maximize):
     opt.ask(2)
     top, bottom = plotting.plot_history(opt)
     assert {text.get_text() for text in top.get_legend().get_texts()} == {
-        *("answer", "attached", "best so far", "failed")
+        *("answer", "attached", "best so far", "failed (no value)")
     }
     opt.mark_abandoned(opt.ask())
     again, _ = plotting.plot_history(opt)
-    assert again.collections[-1].get_label() == "abandoned"
+    assert again.collections[-1].get_label() == "abandoned (no value)"
     assert again.collections[-1].get_offsets()[:, 0].tolist() == [13.0]
     best = torch.as_tensor(top.lines[0].get_ydata())
     assert (best[0], top.lines[0].get_xdata()[0]) == (0.0, 2.0)  # attached after two asks

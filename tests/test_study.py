@@ -1,6 +1,7 @@
 import csv
 import json
 import math
+import re
 import sqlite3
 import warnings
 from contextlib import closing
@@ -857,9 +858,15 @@ def test_results_filled_in_for_running_trials_are_told(study, tmp_path):
     assert "nothing was taken. line 4" in message
     assert len(bd.load("one.db").pending) == 3
     write(rows)
-    out = study("import", "one.db", "filled.csv")[1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        _, out, (said,) = study("import", "one.db", "filled.csv")
+    moved = (
+        r"warning: line 4: trial 2 still runs, with heat = .*; this row has heat = 0.123, .*, and "
+    )
+    assert re.search(f"{moved}counts as another result", said)
     left_out = "; left out, as the study has them already: 1\n"
-    assert out == f"2 results of running trials told, 1 results attached{left_out}"
+    assert out == f"2 results of running trials told, 1 result attached{left_out}"
     opt = bd.load("one.db")
     assert [trial.value for trial in opt.trials] == [0.5, 1.5, None, 3.0]
     assert [result.value for result in opt.attached] == [2.5]
@@ -874,7 +881,11 @@ def test_results_filled_in_for_running_trials_are_told(study, tmp_path):
     assert json.loads(study("import", "twin.db", "done.csv", "--json")[1])["told"] == 0
     assert len(bd.load("twin.db").pending) == 4
     # In another study trials 2 and 3 run with other settings.
-    assert study("import", "other.db", "filled.csv")[1] == "4 results attached\n"
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        _, out, said = study("import", "other.db", "filled.csv")
+    assert out == "4 results attached\n"
+    assert len(said) == 1
     assert [trial.id for trial in bd.load("other.db").pending] == [2, 3]
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from readme_blocks import ROOT
 
+import botorch_delay as bd
 from botorch_delay import validation
 from botorch_delay.exceptions import InputError, InputTypeError, MissingExtraError
 
@@ -121,3 +122,16 @@ def test_what_to_install_is_what_the_package_declares():
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = {line for lines in declared["optional-dependencies"].values() for line in lines}
     assert set(validation.REQUIREMENTS.values()) <= extras
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        torch.eye(2, dtype=torch.double).to_sparse(),
+        torch.empty(2, 2, dtype=torch.double, device="meta"),
+    ],
+    ids=["sparse", "meta"],
+)
+def test_tensors_without_plain_numbers_are_refused(odd):
+    with pytest.raises(InputTypeError, match="points must be a dense tensor with values"):
+        bd.FiniteDomain(odd)

@@ -77,14 +77,6 @@ class BoxDomain(Domain):
                     f"The lower bound must be below the upper one; column {dim} "
                     f"({self.names[dim]}) has {low} and {high}."
                 )
-        width = bounds[1] - bounds[0]
-        if not bool(width.isfinite().all()):
-            dim = int(width.isinf().nonzero()[0])
-            raise InputError(
-                f"The width of the box must be finite in {bounds.dtype}; column {dim} "
-                f"({self.names[dim]}) has {bounds[0, dim].item()} and {bounds[1, dim].item()}; use "
-                "other units."
-            )
         self.check_logarithms(bounds, "bounds")
         discrete = self._check_values(discrete_dims, "discrete_dims")
         categories = self._check_values(cat_dims, "cat_dims")

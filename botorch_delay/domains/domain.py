@@ -10,7 +10,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -20,12 +20,17 @@ from botorch_delay import validation
 from botorch_delay.domains.columns import Columns
 from botorch_delay.domains.devices import sent
 from botorch_delay.domains.parameters import Choice, Parameter
-from botorch_delay.domains.values import text_of
+from botorch_delay.domains.values import as_records, text_of
 from botorch_delay.exceptions import InputError, InputTypeError, OutsideWarning, warn
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MAX_LISTED = 8  # numbers of a column, in a message
 # What users may hand over as points, see ``Domain.points_of``.
-Points = Tensor | np.ndarray | Mapping[str, Any] | Sequence[Mapping[str, Any]]
+Points: TypeAlias = (
+    "Tensor | np.ndarray | Mapping[str, Any] | Sequence[Mapping[str, Any]] | pd.DataFrame"
+)
 
 
 class Encoding:
@@ -114,6 +119,14 @@ class Domain(ABC):
             names = Columns(dict.fromkeys(_check_names(names, self.dim), Parameter()))
         self.columns, self.names = names, _check_names(tuple(names.varying), self.dim)
         self.log_dims = self._check_columns(log_dims, "log_dims")
+        width = bounds[1] - bounds[0]
+        if not bool(width.isfinite().all()):
+            dim = int(width.isinf().nonzero()[0])
+            raise InputError(
+                f"The width of a column must be finite in {bounds.dtype}; column {dim} "
+                f"({self.names[dim]}) has {bounds[0, dim].item()} and {bounds[1, dim].item()}; use "
+                "other units."
+            )
 
     @cached_property
     def on_cpu(self) -> Tensor:
@@ -183,6 +196,7 @@ class Domain(ABC):
 
         ``d`` or ``n x d``; numbers may lie outside as in :meth:`point`. A tensor stays as it is.
         """
+        X = as_records(X)
         if isinstance(X, Tensor):
             return X
         if isinstance(X, Mapping):
@@ -195,11 +209,13 @@ class Domain(ABC):
                 except InputError as error:
                     raise type(error)(f"{name}[{row}]: {error}") from error
             return torch.stack(points) if points else self.like[:0]
+        if np.ma.is_masked(X):
+            raise InputError(f"{name} has masked values, which are none; leave these points out.")
         if isinstance(X, np.ndarray) and X.dtype.kind in "fiu":
             return self.like.new_tensor(np.ascontiguousarray(X))
         raise InputTypeError(
-            f"{name} must be a torch.Tensor, a NumPy array of numbers, a dict of values by name or "
-            f"a list of such dicts, got {type(X).__name__}."
+            f"{name} must be a torch.Tensor, a NumPy array of numbers, a dict of values by name, a "
+            f"list of such dicts or a pandas.DataFrame, got {type(X).__name__}."
         )
 
     def warn_outside(self, x: Tensor) -> None:

@@ -198,7 +198,8 @@ class _Number(Parameter):
         if self.step is None:
             return 0, math.inf
         # Ends and step are decimal fractions: rounding must not lose the last value.
-        return 0, math.floor((self.high - self.low) / self.step * (1.0 + 1e-12) + 1e-9)
+        steps = (self.high - self.low) / self.step
+        return 0, math.floor(steps + min(1e-12 * steps + 1e-9, 0.01))
 
     def _place(self, number: float) -> int:
         """The place of the value that is nearest to a number."""
@@ -316,6 +317,10 @@ class Int(_Number):
     def decode(self, number: float) -> Any:
         value = super().decode(number)
         return int(value) if value == int(value) else value
+
+    @property
+    def _places(self) -> tuple[float, float]:
+        return 0, (self.high - self.low) // self.step  # whole numbers, of any size
 
     def _at(self, place: int) -> float:
         return self.low + place * self.step

@@ -21,7 +21,7 @@ from botorch_delay.domains.domain import Domain
 from botorch_delay.domains.finite import FiniteDomain
 from botorch_delay.domains.parameters import Choice, Float, Int, Parameter
 from botorch_delay.domains.tables import read_table
-from botorch_delay.domains.values import as_number, distinct, is_number, value_of
+from botorch_delay.domains.values import as_number, as_records, distinct, is_number, value_of
 from botorch_delay.exceptions import InputError, InputTypeError
 
 MAX_ARMS = 1_000_000
@@ -94,7 +94,10 @@ class Space:
         space = cls(parameters, constraints=constraints, feasible=feasible, **named)
         for name, parameter in space.parameters.items():
             if math.isinf(parameter.count):
-                raise InputError(f"{name} has no steps, and a grid needs them; it is a Float.")
+                raise InputError(
+                    f"{name} is a Float without steps, and a grid needs them; give it step= or "
+                    "round=, or list its values in a Choice."
+                )
         count = math.prod(int(parameter.count) for parameter in space.parameters.values())
         if count > MAX_ARMS:
             raise InputError(
@@ -274,10 +277,7 @@ def _rows(table: Any, given: Mapping[str, Parameter]) -> dict[str, dict[str, Any
     if isinstance(table, str | os.PathLike):
         rows = _read_csv(Path(table), given)
     else:
-        if hasattr(table, "columns") and callable(getattr(table, "to_dict", None)):  # of pandas
-            if len(set(names := [*table.columns])) < len(names):
-                raise InputError(f"The columns of a table must have distinct names, got {names}.")
-            table = table.to_dict("records")
+        table = as_records(table)
         if not isinstance(table, Sequence) or not all(isinstance(row, Mapping) for row in table):
             raise InputTypeError(
                 "A table of arms must be a list of dicts, a pandas.DataFrame or the path of a CSV "

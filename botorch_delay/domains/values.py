@@ -7,6 +7,8 @@ import numbers
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from botorch_delay.exceptions import InputError
+
 
 def text_of(value: Any) -> str:
     """A value as tables show it, and as the command line and CSV files accept it."""
@@ -51,6 +53,15 @@ def with_point(text: str) -> str:
     """A number with a decimal comma as one with a decimal point; any other text as it is."""
     pointed = text.replace(",", ".")
     return text if as_number(pointed) is None else pointed
+
+
+def as_records(table: Any) -> Any:
+    """A ``pandas.DataFrame`` as a list of dicts; anything else as it is."""
+    if not hasattr(table, "columns") or not callable(getattr(table, "to_dict", None)):
+        return table
+    if len(set(names := [*table.columns])) < len(names):
+        raise InputError(f"The columns of a table must have distinct names, got {names}.")
+    return table.to_dict("records")
 
 
 def is_number(value: Any) -> bool:

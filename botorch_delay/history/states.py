@@ -64,6 +64,8 @@ def difference(
     if isinstance(own, Mapping) and isinstance(stored, Mapping):
         keys = sorted({**own, **stored}, key=lambda key: key not in _FIRST)
         entries = [(f".{key}", own.get(key), stored.get(key)) for key in keys]
+    elif place.endswith(".names"):  # whole, as they may only be in another order
+        return None if own == stored else here
     elif isinstance(own, list) and isinstance(stored, list) and len(own) == len(stored):
         pairs = enumerate(zip(own, stored, strict=True))
         entries = [(f"[{_name_in(one) or place}]", one, other) for place, (one, other) in pairs]
@@ -90,11 +92,11 @@ def check_same(own: Mapping[str, Any], stored: Mapping[str, Any], tolerance: flo
     option = _LAYERS.sub("", place)
     if option.startswith("feasible"):  # known by what it says of some points
         raise StorageError(
-            "The state was made with another test of feasibility, or with none; make the "
+            "The saved study was made with another test of feasibility, or with none; make the "
             "optimizer with the same feasible."
         )
     raise StorageError(
-        f"The state was made with {option}={_text(there)}, this optimizer has "
+        f"The saved study was made with {option}={_text(there)}, this optimizer has "
         f"{option}={_text(here)}; make it with the same arguments, load the file with "
         "botorch_delay.load(path) and nothing else, or begin another file, and attach the results "
         "of this one to it."

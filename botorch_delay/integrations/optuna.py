@@ -285,7 +285,8 @@ class _StudyRun(EngineRun):
     """The optimizer of one search space in one study; ``stale_after`` is in seconds, or None."""
 
     remedy: ClassVar[str] = (
-        "give every worker the same arguments, and search_space where trials differ in parameters"
+        "give every worker the same arguments, and search_space: without it, a trial that began "
+        "before others had named all parameters is of another space"
     )
 
     def __init__(

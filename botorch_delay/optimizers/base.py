@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, Self, SupportsFloat, overload
+from typing import TYPE_CHECKING, Any, Self, SupportsFloat, overload
 
 import numpy as np
 import torch
@@ -34,6 +34,9 @@ from botorch_delay.history.trials import (
 from botorch_delay.optimizers.reading import ReadableRun
 from botorch_delay.optimizers.run import exclusive
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 MAX_REASON = 10_000  # characters: a file keeps every reason
 
 
@@ -47,7 +50,7 @@ class Optimizer(ReadableRun):
 
     def __new__(cls, *_: Any, **options: Any) -> Self:
         """Explain ``maximize`` to those who know the words of other libraries."""
-        if unknown := {"minimize", "direction"} & options.keys():
+        if unknown := {"minimize", "direction", "minimise", "maximise"} & options.keys():
             raise InputTypeError(
                 f"{cls.__name__} has no option {min(unknown)!r}; pass maximize=False to minimise. "
                 "Values are maximised by default."
@@ -217,7 +220,9 @@ class Optimizer(ReadableRun):
         self._settle(self._running(trial, "abandoned"), "abandoned", None, {})
 
     @exclusive
-    def attach(self, x: Points, y: float | Tensor | np.ndarray | Sequence[float]) -> None:
+    def attach(
+        self, x: Points, y: float | Tensor | np.ndarray | Sequence[float] | pd.Series[float]
+    ) -> None:
         """Add results obtained elsewhere: used where all data are used, not part of the horizon.
 
         Each counts as an evaluation with noise of its own. Where a guarantee rests on them
@@ -227,9 +232,9 @@ class Optimizer(ReadableRun):
 
         Args:
             x: ``d`` or ``n x d``, in the domain or not; or the values of one point by name, or a
-                list of such dicts, where numbers may lie outside their intervals and between their
-                steps, but an Int stays whole.
-            y: a number for one point, else ``n`` or ``n x 1``, or a list.
+                list of such dicts or a ``pandas.DataFrame``, where numbers may lie outside their
+                intervals and between their steps, but an Int stays whole.
+            y: a number for one point, else ``n`` or ``n x 1``, a list or a ``pandas.Series``.
 
         Raises:
             InputError: if shapes, types or names do not fit, a number is not finite, or one is not
@@ -239,18 +244,7 @@ class Optimizer(ReadableRun):
         x = self._domain.points_of(x, "x")
         single = x.dim() == 1
         X = self._domain.check_points(x.unsqueeze(0) if single else x, "x")
-        if isinstance(y, np.ndarray | Tensor) and y.ndim:
-            y = (y.ravel() if y.shape == (len(X), 1) else y).tolist()
-        if isinstance(y, Sequence) and (isinstance(y, list | tuple) or not single):
-            y = X.new_tensor([validation.real(value, f"y[{row}]") for row, value in enumerate(y)])
-        values: Sequence[Any] = [y]
-        if isinstance(y, Tensor) and y.dim() > 0:
-            values = validation.column(y, "y", X).tolist()
-        elif not single:
-            raise InputTypeError(
-                f"y must be a list or a tensor of {len(X)} values for {len(X)} points, got "
-                f"{type(y).__name__}."
-            )
+        values = self._listed(y, None if single else len(X))
         hint = "Leave out a result without a usable value."
         numbers = [validation.answer(number, X, hint=hint) for number in values]
         rows, known = self._domain.find(X).tolist(), len(self._ledger.values)
@@ -268,6 +262,30 @@ class Optimizer(ReadableRun):
                 "evaluation once, and take a repeated one back with detach(id).",
                 RepeatedResultWarning,
             )
+
+    @staticmethod
+    def _listed(y: Any, count: int | None) -> list[Any]:
+        """The values of ``count`` points as a list; None: of one, whose value may be alone."""
+        if (to_numpy := getattr(y, "to_numpy", None)) is not None:  # of pandas
+            y = to_numpy()
+        if isinstance(y, Tensor):
+            validation.tensor(y, "y")
+        expected = count or 1
+        if isinstance(y, np.ndarray | Tensor) and y.ndim:
+            y = (y.ravel() if y.shape == (expected, 1) else y).tolist()
+        listed = isinstance(y, Sequence) and not isinstance(y, str | bytes | bytearray)
+        if listed and (isinstance(y, list | tuple) or count is not None):
+            values = [validation.real(value, f"y[{row}]") for row, value in enumerate(y)]
+            if len(values) != expected:
+                shape = f"{expected} or {expected} x 1"
+                raise InputError(f"y must have shape {shape}, got {len(y)} values.")
+            return values
+        if count is None:
+            return [y]
+        raise InputTypeError(
+            f"y must be a list, an array or a tensor of {count} values for {count} points, got "
+            f"{type(y).__name__}."
+        )
 
     @exclusive
     def detach(self, result: Attached | int, reason: str = "") -> None:
@@ -312,7 +330,7 @@ class Optimizer(ReadableRun):
         cut_short = self._finished and (before is None or len(self._ledger) < before)
         if horizon is None and not cut_short:
             raise InputError(
-                "Without a horizon extend() resumes a run that finish() ended early, and this one "
+                "Without a horizon extend() resumes a run that was finished early, and this one "
                 "was not: pass a larger horizon to plan more asks."
             )
         if horizon is not None:

@@ -123,6 +123,11 @@ class Config:
         if noise_var is None:
             with torch.no_grad():
                 noise_var = exact_noise(like) * prior_variance(kernel, like).max().item()
+            if noise_var == 0.0:
+                raise InputError(
+                    "covar_module has a variance of 0 at every point: no value could differ from "
+                    "0; use another kernel, or scale it."
+                )
         return Surrogate(kernel, noise_var, like)
 
     def describe(self) -> dict[str, Any]:

@@ -71,7 +71,8 @@ class RoundSequence(TrialObserver):
         count = self._config.domain.count
         share = f"{self.feasible.size:.0f} of {count} points"
         if count is None:
-            share = f"{self.records[-1].active_after if self.records else 1.0:.1%} of the box"
+            left = self.records[-1].active_after if self.records else 1.0
+            share = f"{left:.1%} of the box" if left >= 0.001 else "less than 0.1% of the box"
         stage = f"rounds: {len(self.records)}, all closed" if self.records else "no round has begun"
         if self.open is not None:
             number, planned = self.open.number, self.round_rule.count

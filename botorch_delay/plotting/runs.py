@@ -234,7 +234,7 @@ def plot_history(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> li
         ends_at = [t.told_step or 0 for t in trials if t.state is state]
         if ends_at:
             style: dict[str, Any] = {"marker": marker, "s": 24, "color": color}
-            top.scatter(ends_at, [low] * len(ends_at), label=state.value, **style)
+            top.scatter(ends_at, [low] * len(ends_at), label=f"{state.value} (no value)", **style)
     top.set(ylabel="value", title=f"{count} trials asked, {len(optimizer.pending)} running")
     top.legend(frameon=False, ncol=5, fontsize="small")
     # After each ask; the last step is what is still running.

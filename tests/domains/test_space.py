@@ -505,7 +505,7 @@ def test_a_step_may_be_as_long_as_the_range_but_no_longer():
         (lambda: Space(PAIR, constraints=[({"a": 1.0}, 9.0)]), InputError, "leave nothing"),
         (lambda: Space(PAIR, constraints=["a <= 1"]), InputTypeError, "factors by name"),
         (lambda: Space(PAIR, constraints=3), InputTypeError, "constraints must be a list"),
-        (lambda: Space.grid(PAIR), InputError, "a has no steps, and a grid needs them"),
+        (lambda: Space.grid(PAIR), InputError, "a is a Float without steps, and a grid needs them"),
         (lambda: Space.grid(a=Int(0, 2000), b=Int(0, 2000)), InputError, "4004001 combinations"),
         (lambda: Space.grid(a=Int(0, 2), feasible=lambda p: False), InputError, "nothing of the"),
         (lambda: Space.arms([]), InputError, "at least one row"),
@@ -645,3 +645,39 @@ def test_numbers_of_a_choice_are_found_within_rounding():
 def test_an_interval_wider_than_numbers_go_is_refused():
     with pytest.raises(InputError, match=r"high - low must be finite, got -1\.7e\+308"):
         bd.Float(-1.7e308, 1.7e308)
+
+
+def test_the_last_of_very_many_steps_is_not_beyond_the_end():
+    low = 86_177
+    domain = Space(n=Int(low, low + 10**15), x=Float(0.0, 1e12 + 0.5, step=1.0)).domain
+    last = domain.params(domain.from_unit(torch.ones(1, 2, dtype=torch.double))[0])
+    assert last == {"n": low + 10**15, "x": 1e12}
+    assert Int(0, 10**15).count == 10**15 + 1
+    assert Float(0.0, 0.3, step=0.1).count == 4
+
+
+def test_columns_wider_than_numbers_are_refused():
+    with pytest.raises(InputError, match=r"width of a column must be finite.*use other units"):
+        bd.FiniteDomain(torch.tensor([[-1.7e308], [1.7e308]], dtype=torch.double))
+
+
+def test_masked_points_are_refused():
+    opt = bd.RandomOptimizer(bd.FiniteDomain(torch.eye(2, dtype=torch.double)))
+    with pytest.raises(InputError, match="x has masked values"):
+        opt.attach(np.ma.array([[0.5, 0.5]], mask=[[True, False]]), [1.0])
+    opt.attach(np.ma.array([[0.5, 0.5]]), [1.0])
+
+
+def test_data_frames_are_points_and_series_their_values():
+    opt = bd.RandomOptimizer(Space(PAIR))
+    frame = pd.DataFrame({"a": [0.5, 0.25], "b": [1, 2], "c": ["x", "y"], "y": [1.0, 2.0]})
+    opt.attach(frame[["a", "b", "c"]], frame["y"])
+    assert [(opt.domain.params(result.x), result.value) for result in opt.attached] == [
+        ({"a": 0.5, "b": 1, "c": "x"}, 1.0),
+        ({"a": 0.25, "b": 2, "c": "y"}, 2.0),
+    ]
+    with pytest.raises(InputError, match=r"x\[0\]: Each of .* nothing else does: \['y'\] unknown"):
+        opt.attach(frame, frame["y"])
+    twice = pd.DataFrame([[0.5, 0.5]], columns=["a", "a"])
+    with pytest.raises(InputError, match="columns of a table must have distinct names"):
+        opt.attach(twice, [1.0])

@@ -85,7 +85,11 @@ def constraint(rhs):
             "bounds[1][1]=256.0, this optimizer has bounds[1][1]=128.0",
         ),
         (lambda: finite(cat_dims=[1]), finite, "cat_dims=[1], this optimizer has cat_dims=None"),
-        (box, lambda: box(names=list("abc")), "names[0]='lr', this optimizer has names[0]='a'"),
+        (
+            box,
+            lambda: box(names=list("abc")),
+            "names=['lr', 'batch', 'layer'], this optimizer has names=['a', 'b', 'c']",
+        ),
         (
             lambda: box(log_dims=[0, 1]),
             lambda: box(log_dims=[0]),

@@ -411,7 +411,7 @@ def test_a_horizon_only_grows():
         optimizer(12).extend(12)
     with pytest.raises(InputError, match="nothing to extend"):
         bd.RandomOptimizer(bd.FiniteDomain(line(3))).extend(5)
-    with pytest.raises(InputError, match="resumes a run that finish"):
+    with pytest.raises(InputError, match="resumes a run that was finished"):
         optimizer(12).extend()
     ended = play(optimizer(4, **DESIGN), 4)
     for horizon in (None, 4):  # nothing is left to ask

@@ -165,8 +165,11 @@ def test_many_results_are_attached_at_once():
     for y, message in (
         ([1.0, math.nan], r"y\[1\] must be finite, got nan"),
         ([1.0], "y must have shape 2 or 2 x 1"),
-        (1.0, "y must be a list or a tensor of 2 values for 2 points, got float"),
-        (np.array(1.0), "y must be a list or a tensor of 2 values for 2 points, got ndarray"),
+        (1.0, "y must be a list, an array or a tensor of 2 values for 2 points, got float"),
+        (
+            np.array(1.0),
+            "y must be a list, an array or a tensor of 2 values for 2 points, got ndarray",
+        ),
         (torch.tensor([1.0, math.nan]).double(), "must be finite, got nan"),
     ):
         with pytest.raises(InputError, match=message):
