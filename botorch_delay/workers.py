@@ -91,7 +91,8 @@ class Evaluation:
 def most_at_once(evaluations: Sequence[Evaluation]) -> int:
     """The most that ran at the same time: a process in place of one that died adds none."""
     ends = [(e.started, 1) for e in evaluations] + [(e.finished, -1) for e in evaluations]
-    return max(itertools.accumulate(change for _, change in sorted(ends)), default=0)
+    running = itertools.accumulate(change for _, change in sorted(ends))
+    return max(1, *running) if evaluations else 0  # some may take no time
 
 
 def check_sendable(

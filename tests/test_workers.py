@@ -204,7 +204,7 @@ def test_the_readme_s_script_runs(tmp_path):
 
 @pytest.mark.parametrize(
     ("spans", "expected"),
-    [([], 0), ([(0, 1)], 1), ([(0, 1), (1, 2)], 1), ([(0, 2), (1, 3), (2, 4)], 2)],
+    [([], 0), ([(0, 1)], 1), ([(0, 1), (1, 2)], 1), ([(0, 0), (1, 1)], 1), ([(0, 2), (1, 3)], 2)],
 )
 def test_a_process_in_place_of_another_is_no_more_workers(spans, expected):
     ran = [workers.Evaluation(n, str(n), *map(float, span)) for n, span in enumerate(spans)]
