@@ -235,8 +235,7 @@ def _add_study_commands(add: Callable[..., _Parser]) -> None:
         help="how many in all, those already made included; as many as before if left out",
     )
 
-    text = "what is running, the round, and the recommended settings"
-    on_study("show", _show, text, edits=False)
+    on_study("show", _show, "running trials, round and recommended settings", edits=False)
     note = on_study("note", _note, "add a line of text, which show repeats")
     note.add_argument("text", nargs="+", help="the line")
     on_study("finish", _finish, "end the study: nothing is asked any more")

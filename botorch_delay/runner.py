@@ -122,12 +122,11 @@ def run(
     With a :class:`~botorch_delay.Space` the objective gets the parameters, as keywords if its
     signature takes all of them by name, else as one dict; without one, a CPU tensor of shape ``d``.
     It returns a finite number; anything else, or an exception, makes a failed trial. Failures
-    before the first success are not told, as the objective may be wrong: if ``max_failures`` or
-    Ctrl-C end the run, they are abandoned, and may be asked again. Threads may share an executor.
+    before any success are abandoned, and may be asked again, if they or Ctrl-C end the run.
 
     Args:
         optimizer: whose points are asked.
-        objective: called in the workers; for processes it must be picklable.
+        objective: called in the workers, which runs may share; for processes it must be picklable.
         executor: a ``concurrent.futures.Executor`` (for Dask ``client.get_executor()``) or a
             ``pebble.ProcessPool``. A ``ProcessPoolExecutor`` that breaks is replaced until the end;
             trials whose process died have failed (all after SIGTERM); others are evaluated again.

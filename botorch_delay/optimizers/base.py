@@ -244,7 +244,7 @@ class Optimizer(ReadableRun):
         x = self._domain.points_of(x, "x")
         single = x.dim() == 1
         X = self._domain.check_points(x.unsqueeze(0) if single else x, "x")
-        values = self._listed(y, None if single else len(X))
+        values = _listed(y, None if single else len(X))
         hint = "Leave out a result without a usable value."
         numbers = [validation.answer(number, X, hint=hint) for number in values]
         rows, known = self._domain.find(X).tolist(), len(self._ledger.values)
@@ -262,30 +262,6 @@ class Optimizer(ReadableRun):
                 "evaluation once, and take a repeated one back with detach(id).",
                 RepeatedResultWarning,
             )
-
-    @staticmethod
-    def _listed(y: Any, count: int | None) -> list[Any]:
-        """The values of ``count`` points as a list; None: of one, whose value may be alone."""
-        if (to_numpy := getattr(y, "to_numpy", None)) is not None:  # of pandas
-            y = to_numpy()
-        if isinstance(y, Tensor):
-            validation.tensor(y, "y")
-        expected = count or 1
-        if isinstance(y, np.ndarray | Tensor) and y.ndim:
-            y = (y.ravel() if y.shape == (expected, 1) else y).tolist()
-        listed = isinstance(y, Sequence) and not isinstance(y, str | bytes | bytearray)
-        if listed and (isinstance(y, list | tuple) or count is not None):
-            values = [validation.real(value, f"y[{row}]") for row, value in enumerate(y)]
-            if len(values) != expected:
-                shape = f"{expected} or {expected} x 1"
-                raise InputError(f"y must have shape {shape}, got {len(y)} values.")
-            return values
-        if count is None:
-            return [y]
-        raise InputTypeError(
-            f"y must be a list, an array or a tensor of {count} values for {count} points, got "
-            f"{type(y).__name__}."
-        )
 
     @exclusive
     def detach(self, result: Attached | int, reason: str = "") -> None:
@@ -420,3 +396,27 @@ def _said(reason: str | BaseException) -> dict[str, str]:
     validation.instance(reason, str, "reason", "a str or an exception")
     reason = reason[:MAX_REASON].encode("utf-8", "backslashreplace").decode()
     return {"reason": reason} if reason else {}
+
+
+def _listed(y: Any, count: int | None) -> list[Any]:
+    """The values of ``count`` points as a list; None: of one, whose value may be alone."""
+    if (to_numpy := getattr(y, "to_numpy", None)) is not None:  # of pandas
+        y = to_numpy()
+    if isinstance(y, Tensor):
+        validation.tensor(y, "y")
+    expected = count or 1
+    if isinstance(y, np.ndarray | Tensor) and y.ndim:
+        y = (y.ravel() if y.shape == (expected, 1) else y).tolist()
+    listed = isinstance(y, Sequence) and not isinstance(y, str | bytes | bytearray)
+    if listed and (isinstance(y, list | tuple) or count is not None):
+        values = [validation.real(value, f"y[{row}]") for row, value in enumerate(y)]
+        if len(values) != expected:
+            shape = f"{expected} or {expected} x 1"
+            raise InputError(f"y must have shape {shape}, got {len(y)} values.")
+        return values
+    if count is None:
+        return [y]
+    raise InputTypeError(
+        f"y must be a list, an array or a tensor of {count} values for {count} points, got "
+        f"{type(y).__name__}."
+    )

@@ -86,7 +86,11 @@ class Budget(TrialObserver):
         """Compute the plan for the present horizon."""
         assert self._config.horizon is not None
         self._horizon = self._config.horizon
-        self._sizes = self._rounds.round_rule.sizes(self._rounds.sizes)
+        rounds = self._rounds
+        sizes = [record.design_size for record in rounds.records]
+        if rounds.open is not None:
+            sizes.append(rounds.open.design_size)
+        self._sizes = rounds.round_rule.sizes(sizes)
         full, self._rates = self._both_rates()
         self.bound = _charge(self._sizes, full, 0, self._horizon)  # B
         self.own_bound = _charge(self._sizes, self._rates, 0, self._horizon)  # B'

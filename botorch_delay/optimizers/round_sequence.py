@@ -226,12 +226,6 @@ class RoundSequence(TrialObserver):
     def extended(self, before: int | None) -> None:
         self.round_rule = self._config.round_rule()  # an open round keeps its size and its length
 
-    @property
-    def sizes(self) -> list[int]:
-        """The number of design points of each round, the open one included."""
-        sizes = [record.design_size for record in self.records]
-        return sizes if self.open is None else [*sizes, self.open.design_size]
-
     def apply_close(self, current: OpenRound, data: Mapping[str, Any]) -> None:
         """Close a round as it was decided, here or elsewhere."""
         active, self._judged = self._judged, None
