@@ -773,6 +773,8 @@ def make_train():
                 {"completed", "failed"} <= states  # else Ray would run again what has raised
                 and "ERROR" in known
                 and len(experiment["trial_data"]) == generator["counter"] == len(trials)
+                # Else its worker, which outlives the driver, takes a number of the restored run.
+                and (folder.parent / "began-5").exists()
             )
 
         def has_stopped():
