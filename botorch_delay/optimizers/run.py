@@ -30,10 +30,10 @@ from botorch_delay.optimizers.config import Config
 
 # A learned kernel is fitted again once answers have grown by this factor since the last fit.
 GROWTH_TO_REFIT = 1.2
-# Or, unless few answers let the next fit be near, once one lies further from all that were fitted
-# than these from each other: a warping ranks what was fitted, and a loss that has exploded since
-# would count by its size.
-ANSWERS_TO_WATCH = 20
+# Or once one lies far from all that were fitted: a warping ranks these, and a loss that has
+# exploded since would count by its size. Far is their spread, or with fewer answers than these,
+# for which the next fit is near, as many times more.
+ANSWERS_FOR_SPREAD = 20
 # One more answer for so many pending asks: a thousand workers would need a fit every other second.
 PENDING_PER_ANSWER = 32
 
@@ -61,8 +61,8 @@ class Fitting:
         if self.fitted_to >= MIN_ANSWERS_TO_FIT:
             due = max(due, self.fitted_to + len(self._ledger.running()) / PENDING_PER_ANSWER)
         (low, high), values = self._range, self._ledger.values
-        watched = self.fitted_to >= ANSWERS_TO_WATCH
-        far = watched and max(low - values[0], values[-1] - high) > high - low
+        away = max(low - values[0], values[-1] - high) if values else 0.0
+        far = away * min(self.fitted_to / ANSWERS_FOR_SPREAD, 1.0) > high - low
         if MIN_ANSWERS_TO_FIT <= answers < due and self.surrogate.scaled and not far:
             return self.surrogate
         if self._ahead is None or self._ahead[0] != answers:
