@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import KW_ONLY, dataclass, fields
+from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
@@ -115,10 +116,10 @@ class _Number(Parameter):
             raise InputError(
                 f"high - low must be finite, got {self.low} and {self.high}; use other units."
             )
-        if self.step is not None and 0 < width * (1.0 + ROUNDING) < self.step:
-            raise InputError(f"step must fit into low to high, {width} wide; got {self.step}.")
         if self.step is not None and math.isinf(width / self.step):
             raise InputError(f"step must be larger for low to high, {width} wide; got {self.step}.")
+        if self.step is not None and width > 0 and self._steps < 1:
+            raise InputError(f"step must fit into low to high, {width} wide; got {self.step}.")
 
     @staticmethod
     def _check(value: Any, name: str) -> float:
@@ -195,11 +196,15 @@ class _Number(Parameter):
     @property
     def _places(self) -> tuple[float, float]:
         """The places of the first and the last value."""
-        if self.step is None:
-            return 0, math.inf
+        return 0, math.inf if self.step is None else self._steps
+
+    @property
+    def _steps(self) -> int:
+        """How many steps lead from the first value to the last."""
         # Ends and step are decimal fractions: rounding must not lose the last value.
-        steps = (self.high - self.low) / self.step
-        return 0, math.floor(steps + min(1e-12 * steps + 1e-9, 0.01))
+        low, high, step = (Fraction(str(number)) for number in (self.low, self.high, self.step))
+        steps = (high - low) / step
+        return math.floor(steps + min(steps / 10**12 + Fraction(1, 10**9), Fraction(1, 100)))
 
     def _place(self, number: float) -> int:
         """The place of the value that is nearest to a number."""
@@ -319,8 +324,8 @@ class Int(_Number):
         return int(value) if value == int(value) else value
 
     @property
-    def _places(self) -> tuple[float, float]:
-        return 0, (self.high - self.low) // self.step  # whole numbers, of any size
+    def _steps(self) -> int:
+        return int((self.high - self.low) // self.step)  # of whole numbers, of any size
 
     def _at(self, place: int) -> float:
         return self.low + place * self.step

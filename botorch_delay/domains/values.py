@@ -57,7 +57,7 @@ def with_point(text: str) -> str:
 
 def as_records(table: Any) -> Any:
     """A ``pandas.DataFrame`` as a list of dicts; anything else as it is."""
-    if not hasattr(table, "columns") or not callable(getattr(table, "to_dict", None)):
+    if not hasattr(table, "columns") or not callable(getattr(table, "itertuples", None)):
         return table
     if len(set(names := [*table.columns])) < len(names):
         raise InputError(f"The columns of a table must have distinct names, got {names}.")

@@ -46,6 +46,7 @@ KINDS = (
     *("opened", "closed", "reset", "reserved", "tested", "accepted", "searched", "base"),
 )
 SETTLED = ("completed", "failed", "abandoned")
+MOST_SHOWN = 60  # characters of a stored value, in a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +125,9 @@ def read_events(records: Sequence[Any], domain: Domain) -> list[Event]:
 
 
 def excerpt(value: Any) -> str:
-    """A stored value for a message, of at most 60 characters."""
+    """A stored value for a message, of at most MOST_SHOWN characters."""
     text = repr(" ".join(value.split()) if isinstance(value, str) else value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 3]}..."
 
 
 def truncated(error: BaseException) -> str:

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from botorch_delay.exceptions import StorageError
-from botorch_delay.history.events import excerpt
+from botorch_delay.history.events import MOST_SHOWN, excerpt
 
-FORMAT = 8
+FORMAT = 9
 _TYPES: dict[str, type] = {"optimizer": str, "config": Mapping, "notes": Mapping, "events": list}
 # Parts of a record that are not arguments of what it records.
 _LAYERS = re.compile(r"\.(arguments|hyperparameters|options|structure)\b")
@@ -64,8 +64,8 @@ def difference(
     if isinstance(own, Mapping) and isinstance(stored, Mapping):
         keys = sorted({**own, **stored}, key=lambda key: key not in _FIRST)
         entries = [(f".{key}", own.get(key), stored.get(key)) for key in keys]
-    elif place.endswith(".names"):  # whole, as they may only be in another order
-        return None if own == stored else here
+    elif place.endswith(".names") and max(map(len, (repr(own), repr(stored)))) <= MOST_SHOWN:
+        return None if own == stored else here  # they may only be in another order
     elif isinstance(own, list) and isinstance(stored, list) and len(own) == len(stored):
         pairs = enumerate(zip(own, stored, strict=True))
         entries = [(f"[{_name_in(one) or place}]", one, other) for place, (one, other) in pairs]

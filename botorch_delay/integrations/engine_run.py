@@ -17,11 +17,12 @@ from gpytorch.kernels import Kernel, RBFKernel
 from torch import Tensor
 
 from botorch_delay import validation
+from botorch_delay.confidence.bounds import DEFAULT_CONFIDENCE
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.domain import Domain
 from botorch_delay.domains.finite import FiniteDomain
 from botorch_delay.domains.space import Space
-from botorch_delay.elimination.rounds import OPEN_ENDED
+from botorch_delay.elimination.rounds import OPEN_ENDED, HorizonRounds
 from botorch_delay.exceptions import (
     InputError,
     InputTypeError,
@@ -32,6 +33,7 @@ from botorch_delay.gp.surrogate import Learned
 from botorch_delay.history.events import truncated
 from botorch_delay.history.trials import TrialState
 from botorch_delay.optimizers.bpe import BPEDelayOptimizer
+from botorch_delay.optimizers.config import BPEConfig
 from botorch_delay.optimizers.exploit import DEFAULT_EXPLOIT, WithinBudget, as_exploit
 from botorch_delay.optimizers.replica import PastTrial, Replica
 
@@ -62,7 +64,8 @@ class Settings:
         options: Mapping[str, Any],
         engine: type[Any] = BPEDelayOptimizer,  # which got them
     ) -> None:
-        known = sorted(inspect.signature(BPEDelayOptimizer).parameters.keys() - _NOT_OPTIONS)
+        parameters = inspect.signature(BPEDelayOptimizer).parameters
+        known = sorted(parameters.keys() - _NOT_OPTIONS)
         if unknown := [name for name in options if name not in known]:
             own = [name for name in inspect.signature(engine).parameters if name != "options"]
             meant = get_close_matches(unknown[0], [*own, *known], n=1)
@@ -80,12 +83,15 @@ class Settings:
             exploit = replace(exploit, repeat_pending=False)
         rounds = OPEN_ENDED if horizon is None else None
         self.options = {"rounds": rounds, **options, "exploit": exploit}
-        given = self.options
-        if isinstance(given.get("covar_module"), Kernel):  # of columns that are not known yet
-            given = given | {"covar_module": RBFKernel().double()}
-        elif isinstance(given.get("covar_module"), Learned):
-            given = given | {"covar_module": None}
-        checked = BPEDelayOptimizer(FiniteDomain(_ANY), horizon, seed=seed, **given)._config
+        given = {name: parameters[name].default for name in known} | self.options
+        given["rounds"] = HorizonRounds() if given["rounds"] is None else given["rounds"]
+        if given["confidence"] is None:
+            given["confidence"] = DEFAULT_CONFIDENCE
+        if isinstance(given["covar_module"], Kernel):  # of columns that are not known yet
+            given["covar_module"] = RBFKernel().double()
+        elif isinstance(given["covar_module"], Learned):
+            given["covar_module"] = None
+        checked = BPEConfig(FiniteDomain(_ANY), horizon, seed=seed, maximize=True, **given)
         self.horizon, self.seed = checked.horizon, checked.seed
 
     def make(self, domain: Domain, maximize: bool) -> BPEDelayOptimizer:

@@ -406,7 +406,8 @@ def _listed(y: Any, count: int | None) -> list[Any]:
         validation.tensor(y, "y")
     expected = count or 1
     if isinstance(y, np.ndarray | Tensor) and y.ndim:
-        y = (y.ravel() if y.shape == (expected, 1) else y).tolist()
+        y = y.ravel() if y.shape == (expected, 1) else y
+        y = [*y] if isinstance(y, np.ndarray) and y.dtype.kind in "mM" else y.tolist()  # times
     listed = isinstance(y, Sequence) and not isinstance(y, str | bytes | bytearray)
     if listed and (isinstance(y, list | tuple) or count is not None):
         values = [validation.real(value, f"y[{row}]") for row, value in enumerate(y)]

@@ -43,7 +43,7 @@ point that eliminates, are both at most 2 h_r off.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -83,15 +83,15 @@ class Budget(TrialObserver):
         self._restart()
 
     def _plan(self) -> None:
-        """Compute the plan for the present horizon."""
+        """Compute the plan for the present horizon, or change nothing."""
         assert self._config.horizon is not None
-        self._horizon = self._config.horizon
-        rounds = self._rounds
-        sizes = [record.design_size for record in rounds.records]
+        rounds, horizon = self._rounds, self._config.horizon
+        begun = [record.design_size for record in rounds.records]
         if rounds.open is not None:
-            sizes.append(rounds.open.design_size)
-        self._sizes = rounds.round_rule.sizes(sizes)
-        full, self._rates = self._both_rates()
+            begun.append(rounds.open.design_size)
+        sizes = self._config.round_rule().sizes(begun)
+        full, rates = self._both_rates(sizes)
+        self._horizon, self._sizes, self._rates = horizon, sizes, rates
         self.bound = _charge(self._sizes, full, 0, self._horizon)  # B
         self.own_bound = _charge(self._sizes, self._rates, 0, self._horizon)  # B'
         self.trivial = self._largest * self._horizon  # D T, what any sequence of asks may cost
@@ -173,9 +173,9 @@ class Budget(TrialObserver):
         gaps = self.bounds.upper.max() - self.bounds.lower
         return gaps.clamp(0.0, self._largest)
 
-    def _both_rates(self) -> tuple[list[float], list[float]]:
+    def _both_rates(self, sizes: Sequence[int]) -> tuple[list[float], list[float]]:
         """The largest regret of an ask of each round, with all of delta and with half of it."""
-        surrogate, points, sizes = self._surrogate, self._config.domain.like, self._sizes
+        surrogate, points = self._surrogate, self._config.domain.like
         full, own = [self._largest], [self._largest]
         share = self._rounds.bounds(1).delta  # as that of every round
         kernel, noise_var = surrogate.covar_module, surrogate.noise_var

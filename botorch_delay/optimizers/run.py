@@ -75,9 +75,10 @@ class Fitting:
         if not self._config.learned or answers > len(self._ledger.values):
             raise StorageError(f"a fit to {answers} answers, of {len(self._ledger.values)}.")
         self.surrogate = Surrogate.rebuild(fitted["surrogate"], self._config.domain)
+        # As it was then: another process may know of more answers by now.
+        ends = [validation.real(value, "range") for value in fitted["range"]]
+        self._range = (ends[0], ends[-1]) if ends else (-math.inf, math.inf)
         self.fitted_to, self._ahead = answers, None
-        if values := self._ledger.values:
-            self._range = values[0], values[-1]
 
     def forget(self) -> None:
         """An answer that was fitted has changed: the next ask fits again."""
@@ -343,10 +344,10 @@ class Run:
                 raise StorageError(f"a horizon of {before} is extended to {horizon}.")
             was = self._config.horizon, self._finished
             self._config.horizon, self._finished = horizon, False
-            try:
-                for observer in self._observers:
+            try:  # the last first: it alone can fail, and then nothing has changed
+                for observer in reversed(self._observers):
                     observer.extended(before)
-            except BaseException:  # not recorded: a file would not have it
+            except BaseException:
                 self._config.horizon, self._finished = was
                 raise
         elif event.kind == "fitted":
@@ -358,8 +359,9 @@ class Run:
         """Learn kernel and noise again where that is due."""
         surrogate = self._fitting.upcoming()
         if surrogate is not self._fitting.surrogate:
-            fitted = {"surrogate": surrogate.describe(), "answers": len(self._ledger.values)}
-            self._happen("fitted", data=fitted)
+            values = self._ledger.values
+            fitted = {"surrogate": surrogate.describe(), "answers": len(values)}
+            self._happen("fitted", data={**fitted, "range": [*values[:1], *values[-1:]]})
 
     def _described(self) -> dict[str, Any]:
         """What it was made with, JSON-ready."""

@@ -654,6 +654,8 @@ def test_the_last_of_very_many_steps_is_not_beyond_the_end():
     assert last == {"n": low + 10**15, "x": 1e12}
     assert Int(0, 10**15).count == 10**15 + 1
     assert Float(0.0, 0.3, step=0.1).count == 4
+    assert Float(70388.0, 70388.06171, step=0.002057).count == 31  # as decimal fractions
+    assert Float(791924.0, 791924.003695, step=0.003695).count == 2
 
 
 def test_columns_wider_than_numbers_are_refused():
@@ -678,6 +680,9 @@ def test_data_frames_are_points_and_series_their_values():
     ]
     with pytest.raises(InputError, match=r"x\[0\]: Each of .* nothing else does: \['y'\] unknown"):
         opt.attach(frame, frame["y"])
+    times = pd.Series(np.array(["2020-01-01", "2020-01-02"], "datetime64[ns]"))
+    with pytest.raises(InputTypeError, match=r"y\[0\] must be a number, got datetime64"):
+        opt.attach(frame[["a", "b", "c"]], times)
     twice = pd.DataFrame([[0.5, 0.5]], columns=["a", "a"])
     with pytest.raises(InputError, match="columns of a table must have distinct names"):
         opt.attach(twice, [1.0])

@@ -14,6 +14,7 @@ import botorch_delay as bd
 from botorch_delay.benchmarks import FiniteProblem, simulate
 from botorch_delay.exceptions import InputError, NotSupportedError
 from botorch_delay.gp.kernels import covariance
+from botorch_delay.optimizers import budget
 
 POINTS = scattered(200, seed=8)
 KERNEL, NOISE = se(0.25), 0.1
@@ -394,14 +395,19 @@ def test_a_run_of_one_ask_can_be_extended():
     assert other.ask().index == opt.ask().index
 
 
-def test_an_extension_that_fails_leaves_the_run_as_it_was(monkeypatch):
-    opt = optimizer(*random_problem(0))
-    opt.ask()
+def test_an_extension_that_is_interrupted_leaves_the_run_as_it_was(monkeypatch):
+    opt, other = (optimizer(*random_problem(0)) for _ in range(2))
+    for _ in range(5):
+        opt.tell(opt.ask(), 0.0)
 
-    def fails(before):
-        raise RuntimeError("no")
+    def pressed(*_):
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(opt._budget, "extended", fails)
-    with pytest.raises(RuntimeError, match="no"):
-        opt.extend(HORIZON + 5)
+    with monkeypatch.context() as patch:
+        patch.setattr(budget, "greedy_max_variance", pressed)
+        with pytest.raises(KeyboardInterrupt):
+            opt.extend(HORIZON + 50)
+    other.load_state_dict(opt.state_dict())
     assert opt.horizon == HORIZON
+    assert opt.guarantee == other.guarantee
+    assert [t.index for t in opt.ask(20)] == [t.index for t in other.ask(20)]

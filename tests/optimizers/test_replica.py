@@ -669,3 +669,23 @@ def test_an_interrupted_sync_loses_nothing(monkeypatch):
             other.sync(done)
     other.sync(done)
     assert [trial.value for trial in other.optimizer.trials] == [past.value for past in done]
+
+
+def test_a_result_that_explodes_is_fitted_by_new_processes_as_well():
+    def make():
+        return bd.BPEDelayOptimizer(bd.FiniteDomain(scattered(80)), 200)
+
+    def elsewhere(number, value):
+        return PastTrial(number, scattered(80)[number], DONE, value=value)
+
+    store = {n: elsewhere(n, -float((scattered(80)[n] - 0.3).square().sum())) for n in range(50)}
+    old = Replica(make)
+    old.sync(store.values())
+    asked = old.ask(50)
+    store[50] = stored(PastTrial(50, asked.trial.x, RUNNING, record=asked.record))
+    store[51] = elsewhere(51, -1e4)
+    old.sync(store.values())
+    new = Replica(make)
+    new.sync(store.values())
+    assert new.optimizer.recommend().mean == old.optimizer.recommend().mean
+    assert torch.equal(new.ask(52).trial.x, old.ask(52).trial.x)
