@@ -220,7 +220,7 @@ def _rows(path: Path, needed: Sequence[str]) -> tuple[list[tuple[int, dict[str, 
     for name in needed:
         if header.count(name) != 1:
             raise InputError(
-                f"{path} must begin with a line of column names, one of which is {name!r}; got "
+                f"{path} must begin with a line of column names that has {name!r} once; got "
                 f"{', '.join(header) or 'nothing'}."
             )
     for line, cells in rows:

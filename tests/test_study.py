@@ -172,7 +172,7 @@ def test_tables_of_spreadsheets_are_read(study, tmp_path):
     [
         ("", ["'temperature'", "got nothing"]),
         ("temperature,value\n20,1", ["'dose'", "temperature, value"]),
-        ("temperature,dose,dose,value\n20,1,1,1", ["once 'dose'"]),
+        ("temperature,dose,dose,value\n20,1,1,1", ["'dose' once"]),
         ("temperature,dose,value\n20,1,1,1", ["line 2: expected 3 cells, got 4"]),
         (
             "temperature,dose,value\n20,1,1\n30,x,2\n30,1,\n30,-1,2",
