@@ -10,7 +10,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,17 +20,12 @@ from botorch_delay import validation
 from botorch_delay.domains.columns import Columns
 from botorch_delay.domains.devices import sent
 from botorch_delay.domains.parameters import Choice, Parameter
-from botorch_delay.domains.values import as_records, text_of
+from botorch_delay.domains.values import DataFrame, as_records, text_of
 from botorch_delay.exceptions import InputError, InputTypeError, OutsideWarning, warn
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 MAX_LISTED = 8  # numbers of a column, in a message
 # What users may hand over as points, see ``Domain.points_of``.
-Points: TypeAlias = (
-    "Tensor | np.ndarray | Mapping[str, Any] | Sequence[Mapping[str, Any]] | pd.DataFrame"
-)
+Points = Tensor | np.ndarray | Mapping[str, Any] | Sequence[Mapping[str, Any]] | DataFrame
 
 
 class Encoding:

@@ -5,9 +5,27 @@ from __future__ import annotations
 import json
 import numbers
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from botorch_delay.exceptions import InputError
+
+
+class DataFrame(Protocol):
+    """What is used of a ``pandas.DataFrame``; pandas is not imported for it."""
+
+    @property
+    def columns(self) -> Any:
+        """The names of its columns."""
+
+    def to_dict(self, orient: Any) -> Any:
+        """With "records", a list of dicts."""
+
+
+class Series(Protocol):
+    """What is used of a ``pandas.Series``."""
+
+    def to_numpy(self) -> Any:
+        """Its values as an array."""
 
 
 def text_of(value: Any) -> str:

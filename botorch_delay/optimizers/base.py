@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self, SupportsFloat, overload
+from typing import Any, Self, SupportsFloat, overload
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.domains.domain import Points
+from botorch_delay.domains.values import Series
 from botorch_delay.exceptions import (
     BotorchDelayError,
     FewerTrialsWarning,
@@ -33,9 +34,6 @@ from botorch_delay.history.trials import (
 )
 from botorch_delay.optimizers.reading import ReadableRun
 from botorch_delay.optimizers.run import exclusive
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 MAX_REASON = 10_000  # characters: a file keeps every reason
 
@@ -220,9 +218,7 @@ class Optimizer(ReadableRun):
         self._settle(self._running(trial, "abandoned"), "abandoned", None, {})
 
     @exclusive
-    def attach(
-        self, x: Points, y: float | Tensor | np.ndarray | Sequence[float] | pd.Series[float]
-    ) -> None:
+    def attach(self, x: Points, y: float | Tensor | np.ndarray | Sequence[float] | Series) -> None:
         """Add results obtained elsewhere: used where all data are used, not part of the horizon.
 
         Each counts as an evaluation with noise of its own. Where a guarantee rests on them
