@@ -7,7 +7,7 @@ from botorch.acquisition.analytic import PosteriorMean
 from botorch.exceptions.warnings import InputDataWarning
 from bpe_cases import NOISE, make, state_of
 from cases import scattered, se
-from gpytorch.kernels import PolynomialKernel, RBFKernel
+from gpytorch.kernels import LinearKernel, PolynomialKernel, RBFKernel
 
 import botorch_delay as bd
 from botorch_delay.exceptions import (
@@ -181,6 +181,12 @@ def test_noise_that_vanishes_in_the_domain_s_dtype_is_refused():
     with pytest.raises(InputError, match="noise_var must lie between"):
         opt.tell(trial, 0.1, noise_var=1e-50)
     assert trial.value is None
+
+
+def test_a_kernel_without_variance_is_refused():
+    domain = bd.FiniteDomain(torch.zeros(1, 1, dtype=torch.double))
+    with pytest.raises(InputError, match="variance of 0 at every point"):
+        bd.BPEDelayOptimizer(domain, 10, covar_module=LinearKernel().double(), exact=True)
 
 
 def test_a_kernel_that_overflows_somewhere_is_refused():

@@ -590,7 +590,9 @@ def test_a_state_is_a_snapshot(name):
     OPTIMIZERS[name]().load_state_dict(state)
 
 
-@pytest.mark.parametrize("option", [{"minimize": True}, {"direction": "minimize"}])
+@pytest.mark.parametrize(
+    "option", [{"minimize": True}, {"direction": "minimize"}, {"maximise": False}]
+)
 @pytest.mark.parametrize(
     "kind", [bd.BPEDelayOptimizer, bd.AcquisitionOptimizer, bd.ThreDSOptimizer]
 )

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 import torch
-from cases import line
+from cases import line, se
 
 import botorch_delay as bd
 from botorch_delay.gp.surrogate import Surrogate
@@ -106,6 +106,17 @@ def test_a_run_on_a_box_and_without_a_horizon():
         "round 1; 100.0% of the box can still be the best",
     ]
     assert repr(opt).endswith(" 1 asked, 1 running)")
+
+
+def test_a_share_of_a_box_that_is_not_shown_in_percent():
+    box = bd.BoxDomain(torch.tensor([[0.0] * 2, [1.0] * 2], dtype=torch.double))
+    given = {"covar_module": se(), "noise_var": 1e-4, "confidence": bd.FixedBeta(1e-6)}
+    opt = bd.BPEDelayOptimizer(box, 100, exploit=None, **given)
+    while not opt.rounds:
+        trial = opt.ask()
+        opt.tell(trial, -float((trial.x - 0.4).square().sum()))
+    assert 0.0 < opt.rounds[0].active_after < 0.001
+    assert "; less than 0.1% of the box can still be the best" in str(opt)
 
 
 def test_exact_answers_are_recommended_by_what_they_are(monkeypatch):
