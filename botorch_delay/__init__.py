@@ -46,7 +46,7 @@ contracts in ``pyproject.toml`` enforce this.
   - Other optimizers with the same two calls: ``acquisition_optimizer.AcquisitionOptimizer``
     follows a rule without rounds; ``threds.ThreDSOptimizer``, ``queued.QueuedOptimizer`` and
     ``random.RandomOptimizer``. ``certifying.CertifyingUCB`` is the rule that keeps certificates
-    small.
+    small, ``knowledge_gradient.KnowledgeGradient`` the one that chooses the last asks.
   - Stragglers: ``forecasts.Straggler`` and ``forecasts.Forecast`` describe what a round waits for;
     ``early_close`` says when it closes without them.
   - Claims: ``certificate.certify`` bounds the regret so far. ``audit.Audit`` says what is still

@@ -24,6 +24,7 @@ from botorch_delay.optimizers.acquisition_optimizer import AcquisitionOptimizer
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.bpe import BPEDelayOptimizer
 from botorch_delay.optimizers.exploit import Exploit, WithinBudget
+from botorch_delay.optimizers.knowledge_gradient import KnowledgeGradient
 from botorch_delay.optimizers.pending import Censor, Hallucinate, Ignore, KrigingBeliever, Pending
 from botorch_delay.optimizers.queued import QueuedOptimizer
 from botorch_delay.optimizers.random import RandomOptimizer
@@ -221,6 +222,10 @@ METHODS: dict[str, Method] = {
         partial(index_method, rule=ThompsonSampling(), pending=Ignore()),
         "asynchronous Thompson sampling",
     ),
+    "gp-kg": Method(
+        partial(index_method, rule=KnowledgeGradient(), pending=Hallucinate()),
+        "knowledge gradient of the recommendation",
+    ),
     "qlognei": Method(_QLOGNEI, "qLogNEI with pending points, our model"),
     "qlognei-learned": Method(
         partial(_QLOGNEI, covar_module=None, noise_var=None),
@@ -268,8 +273,8 @@ METHODS: dict[str, Method] = {
         "BPE-Delay with valid bounds that exploits within a regret budget",
         needs=("kernel", "norm", "set"),
     ),
-    "bpe-delay-no-confirm": Method(
-        partial(bpe_delay, exploit=Exploit(confirm_fraction=0.0)),
-        "BPE-Delay that confirms nothing at the end",
+    "bpe-delay-no-final": Method(
+        partial(bpe_delay, exploit=Exploit(final_fraction=0.0)),
+        "BPE-Delay whose rule plays to the end",
     ),
 }

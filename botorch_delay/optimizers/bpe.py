@@ -329,10 +329,10 @@ class BPEDelayOptimizer(Optimizer):
             active = self._active_points()
         elif self._rounds.is_outdated:
             active = None
-        share, horizon = self._config.confirm_fraction, self._config.horizon
-        at_end = horizon is not None and len(self._ledger) >= horizon - round(share * horizon)
+        share, horizon = self._config.final_fraction, self._config.horizon
+        final = horizon is not None and len(self._ledger) >= horizon - round(share * horizon)
         try:
-            return self._maximizer.choose(number, slot, active, plan_repeats=True, confirm=at_end)
+            return self._maximizer.choose(number, slot, active, plan_repeats=True, final=final)
         except EmptyDomainError:
             return None
 

@@ -33,10 +33,9 @@ from botorch_delay.optimizers.rules import Rule
 
 # The share of design points where a rule chooses the other asks, chosen together with its beta.
 DEFAULT_FRACTION = 0.005
-# Chosen on tuning tables for development, with learned kernels: recommendations are better in every
-# cell, and regret is less. On boxes it makes no visible difference, and with given kernels and many
-# asks it is soon clear which point is best.
-DEFAULT_CONFIRM = 0.2
+# Chosen on development problems, with learned kernels: recommendations are better. With given
+# kernels and many asks it is soon clear which point is best.
+DEFAULT_FINAL = 0.2
 
 
 @dataclass(eq=False)
@@ -269,11 +268,11 @@ class BPEConfig(BoundsConfig):
             discrete = self.domain.is_discrete
             on_box = self.learned and not discrete
             rule = exploit.rule or (LEARNED_RULE_ON_BOXES if on_box else DEFAULT_RULE)
-            share = exploit.confirm_fraction
+            share = exploit.final_fraction
             if share is None:
-                confirms = discrete and self.learned and not self.exact
-                share = DEFAULT_CONFIRM if confirms and self.horizon is not None else 0.0
-            self.exploit = replace(exploit, rule=rule, confirm_fraction=share)
+                noisy = self.learned and not self.exact
+                share = DEFAULT_FINAL if noisy and self.horizon is not None else 0.0
+            self.exploit = replace(exploit, rule=rule, final_fraction=share)
 
     def _refuse_contradictions(self) -> None:
         rho, on_arrival = self.fraction, self.delay is None
@@ -305,15 +304,15 @@ class BPEConfig(BoundsConfig):
             "and then which of them straggle must not decide what a round's bounds use; leave out "
             "straggler_factor, or repeat_pending.",
         )
-        once = self.evidence == "all" and not self.confirm_fraction and self.budget_factor is None
+        once = self.evidence == "all" and not self.final_fraction and self.budget_factor is None
         _refuse(
             self.exact and not once,
             "Exact evaluations are all used, and none is asked again; leave out exact, or "
-            "evidence, confirm_fraction and WithinBudget.",
+            "evidence, final_fraction and WithinBudget.",
         )
         _refuse(
-            self.confirm_fraction > 0.0 and self.horizon is None,
-            "confirm_fraction is a share of the horizon; leave it out, or pass a horizon.",
+            self.final_fraction > 0.0 and self.horizon is None,
+            "final_fraction is a share of the horizon; leave it out, or pass a horizon.",
         )
         if self.budget_factor is not None:
             _refuse(
@@ -354,9 +353,9 @@ class BPEConfig(BoundsConfig):
         return not isinstance(self.exploit, Exploit) or self.exploit.repeat_pending
 
     @cached_property
-    def confirm_fraction(self) -> float:
-        """The share of the horizon in which the rule's asks go to answered points."""
-        return (isinstance(self.exploit, Exploit) and self.exploit.confirm_fraction) or 0.0
+    def final_fraction(self) -> float:
+        """The share of the horizon, at its end, in which asks serve the recommendation."""
+        return (isinstance(self.exploit, Exploit) and self.exploit.final_fraction) or 0.0
 
     @property
     def budget_factor(self) -> float | None:

@@ -32,6 +32,7 @@ from botorch_delay.gp.kernels import build_kernel, covariance, describe_kernel, 
 from botorch_delay.gp.surrogate import Hyperparameters, Learned
 from botorch_delay.optimizers.certifying import CertifyingUCB
 from botorch_delay.optimizers.exploit import Exploit, WithinBudget
+from botorch_delay.optimizers.knowledge_gradient import KnowledgeGradient
 from botorch_delay.optimizers.pending import Censor, Hallucinate, Ignore, KrigingBeliever
 from botorch_delay.optimizers.rules import UCB, BotorchRule, ThompsonSampling
 
@@ -43,7 +44,7 @@ _REBUILT: dict[str, type] = {
     for part in (
         *(FixedBeta, RKHSConfidence),
         *(NoDelay, ConstantDelay, PoissonDelay, GeometricDelay, SubExponentialDelay),
-        *(UCB, CertifyingUCB, ThompsonSampling, Exploit, WithinBudget),
+        *(UCB, CertifyingUCB, ThompsonSampling, KnowledgeGradient, Exploit, WithinBudget),
         *(Ignore, Hallucinate, KrigingBeliever, Censor),
         *(Hyperparameters, Learned),
         *(HorizonRounds, GeometricRounds),

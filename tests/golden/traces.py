@@ -441,10 +441,10 @@ def exact() -> dict[str, Any]:
 
 
 def exploit(
-    rule: Any, *, repeat_pending: bool = True, confirm_fraction: float | None = None
+    rule: Any, *, repeat_pending: bool = True, final_fraction: float | None = None
 ) -> dict[str, Any]:
     """What is asked beside the design."""
-    return {"exploit": bd.Exploit(rule, repeat_pending, confirm_fraction)}
+    return {"exploit": bd.Exploit(rule, repeat_pending, final_fraction)}
 
 
 def within_budget(factor: float) -> dict[str, Any]:
@@ -737,7 +737,7 @@ _add(
     batches,
     DOWN,
 )
-_add("confirm", bpe(points, given, RARE, exploit(bd.UCB(6.0), confirm_fraction=0.5)), jumbled)
+_add("confirm", bpe(points, given, RARE, exploit(bd.UCB(6.0), final_fraction=0.5)), jumbled)
 _add(
     "single precision",
     bpe(single_precision, lambda: given(se().float()), RARE, confidence=TIGHT),

@@ -527,7 +527,7 @@ MODES = {
     "rule outside the design": Mode(
         (
             _RULE | {"explore_fraction": 0.3},
-            {"explore_fraction": 0.3, "exploit": bd.Exploit(UCB, confirm_fraction=0.2)},
+            {"explore_fraction": 0.3, "exploit": bd.Exploit(UCB, final_fraction=0.2)},
             {"explore_fraction": 0.3, "exploit": bd.Exploit(UCB, repeat_pending=False)},
         )
     ),

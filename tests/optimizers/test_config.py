@@ -79,12 +79,12 @@ def test_the_kernel_is_a_copy():
 def test_defaults_depend_on_what_is_given():
     def shares(domain=None, horizon=20, **options):
         config = bd.BPEDelayOptimizer(domain or finite(), horizon, **options)._config
-        return config.explore_fraction, config.evidence, config.confirm_fraction
+        return config.explore_fraction, config.evidence, config.final_fraction
 
     assert shares() == (0.005, "all", 0.2)
-    assert shares(BOX) == (0.005, "all", 0.0)
+    assert shares(BOX) == (0.005, "all", 0.2)
     assert shares(LISTS) == (0.005, "all", 0.2)
-    assert shares(MIXED) == (0.005, "all", 0.0)
+    assert shares(MIXED) == (0.005, "all", 0.2)
     assert shares(exact=True) == (0.005, "all", 0.0)
     assert shares(**GIVEN) == (0.005, "all", 0.0)
     assert shares(**GIVEN, **BOUNDS) == (0.005, "round", 0.0)

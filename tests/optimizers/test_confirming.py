@@ -1,4 +1,4 @@
-"""The last asks, which go to answered points while it is open which of them is best."""
+"""The last asks on lists, which go to answered points while it is open which is best."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def optimizer(share=0.5, **options):
     options = {
         "covar_module": KERNEL,
         "noise_var": NOISE,
-        "exploit": bd.Exploit(confirm_fraction=share),
+        "exploit": bd.Exploit(final_fraction=share),
         "explore_fraction": 0.1,
     } | options
     return bd.BPEDelayOptimizer(bd.FiniteDomain(POINTS), HORIZON, **options)
@@ -130,14 +130,15 @@ def test_the_share_is_stored(fraction, tmp_path):
     assert again.state_dict()["config"] == opt.state_dict()["config"]
 
 
-def test_on_a_box():
+def test_on_a_box_of_lists():
     bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
+    tenths = [number / 10 for number in range(11)]
     opt = bd.BPEDelayOptimizer(
-        bd.BoxDomain(bounds),
+        bd.BoxDomain(bounds, discrete_dims={0: tenths, 1: tenths}),
         30,
         covar_module=se(),
         noise_var=0.1,
-        exploit=bd.Exploit(confirm_fraction=0.4),
+        exploit=bd.Exploit(final_fraction=0.4),
     )
     for _ in range(18):
         trial = opt.ask()
@@ -154,7 +155,7 @@ def test_on_a_box():
 def test_nothing_can_be_confirmed_before_there_are_answers():
     box = bd.BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double))
     for domain in (box, bd.FiniteDomain(POINTS)):
-        exploit = bd.Exploit(confirm_fraction=1.0)
+        exploit = bd.Exploit(final_fraction=1.0)
         opt = bd.BPEDelayOptimizer(domain, 30, covar_module=se(), noise_var=0.1, exploit=exploit)
         for trial in opt.ask(4):
             opt.mark_failed(trial)
@@ -204,7 +205,7 @@ def test_eliminated_points_are_not_confirmed():
 @pytest.mark.parametrize("share", [1.5, -0.1])
 def test_bad_shares(share):
     with pytest.raises(InputError, match="between 0 and 1"):
-        bd.Exploit(confirm_fraction=share)
+        bd.Exploit(final_fraction=share)
 
 
 def test_exact_answers_are_not_confirmed():
@@ -220,5 +221,5 @@ def test_a_share_of_no_horizon():
             covar_module=KERNEL,
             noise_var=NOISE,
             rounds=bd.GeometricRounds(4, 1.5),
-            exploit=bd.Exploit(confirm_fraction=0.2),
+            exploit=bd.Exploit(final_fraction=0.2),
         )

@@ -67,14 +67,14 @@ def noisy_list(asks):
     points = scattered(200)
     noise = 0.3 * torch.randn(asks, generator=generator(3), dtype=torch.double)
     values = (12.0 * points).sin().sum(dim=1)
-    rule_alone = bd.Exploit(UCB(4.0), confirm_fraction=0.0)
+    rule_alone = bd.Exploit(UCB(4.0), final_fraction=0.0)
     domain = bd.FiniteDomain(points)
     return played(domain, lambda t: float(values[t.index] + noise[t.id]), asks, exploit=rule_alone)
 
 
 def noisy_space(asks):
     noise = 0.3 * torch.randn(asks, generator=generator(3), dtype=torch.double)
-    rule = bd.Exploit(UCB(4.0), confirm_fraction=0.0)
+    rule = bd.Exploit(UCB(4.0), final_fraction=0.0)
     return played(SPACE, lambda t: 0.2 * loss(t.params) + float(noise[t.id]), asks, exploit=rule)
 
 
