@@ -43,10 +43,11 @@ contracts in ``pyproject.toml`` enforce this.
   - Rules: ``rules.Rule`` scores points. It sees a ``rule_model.RuleModel``, into which pending
     points enter as a ``pending.Pending`` says: by default ``pending.Hallucinate``, as if each had
     been answered by its own posterior mean, so that only the deviation there shrinks.
+    ``knowledge_gradient`` chooses the last asks on a box.
   - Other optimizers with the same two calls: ``acquisition_optimizer.AcquisitionOptimizer``
     follows a rule without rounds; ``threds.ThreDSOptimizer``, ``queued.QueuedOptimizer`` and
     ``random.RandomOptimizer``. ``certifying.CertifyingUCB`` is the rule that keeps certificates
-    small, ``knowledge_gradient.KnowledgeGradient`` the one that chooses the last asks.
+    small.
   - Stragglers: ``forecasts.Straggler`` and ``forecasts.Forecast`` describe what a round waits for;
     ``early_close`` says when it closes without them.
   - Claims: ``certificate.certify`` bounds the regret so far. ``audit.Audit`` says what is still

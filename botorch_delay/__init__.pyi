@@ -54,7 +54,6 @@ from botorch_delay.optimizers.exploit import Exploit as Exploit
 from botorch_delay.optimizers.exploit import WithinBudget as WithinBudget
 from botorch_delay.optimizers.forecasts import Forecast as Forecast
 from botorch_delay.optimizers.forecasts import Straggler as Straggler
-from botorch_delay.optimizers.knowledge_gradient import KnowledgeGradient as KnowledgeGradient
 from botorch_delay.optimizers.loading import editing as editing
 from botorch_delay.optimizers.loading import load as load
 from botorch_delay.optimizers.pending import Censor as Censor

@@ -19,7 +19,7 @@ GeometricDelay Certificate CertifyingUCB Exploit Learned WithinBudget
 GeometricRounds Guarantee MaxVariance NoDelay PoissonDelay RKHSConfidence Recommendation
 RoundRecord Straggler SubExponentialDelay Trial TrialState Confidence DelayLaw effective_dimension
 AcquisitionOptimizer BotorchRule BoxDomain Censor FantasyUpperConfidenceBound Hallucinate
-HorizonRounds KnowledgeGradient KrigingBeliever
+HorizonRounds KrigingBeliever
 Hyperparameters Ignore Optimizer Pending QueuedOptimizer RandomOptimizer Rule ThompsonSampling
 ThreDSOptimizer UCB editing greedy_max_variance information_gain load rkhs_bounds round_lengths
 exceptions benchmarks EmpiricalDelay Forecast Prediction Replicates Space Float Int Choice

@@ -24,7 +24,6 @@ from botorch_delay.optimizers.acquisition_optimizer import AcquisitionOptimizer
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.bpe import BPEDelayOptimizer
 from botorch_delay.optimizers.exploit import Exploit, WithinBudget
-from botorch_delay.optimizers.knowledge_gradient import KnowledgeGradient
 from botorch_delay.optimizers.pending import Censor, Hallucinate, Ignore, KrigingBeliever, Pending
 from botorch_delay.optimizers.queued import QueuedOptimizer
 from botorch_delay.optimizers.random import RandomOptimizer
@@ -221,10 +220,6 @@ METHODS: dict[str, Method] = {
     "async-ts": Method(
         partial(index_method, rule=ThompsonSampling(), pending=Ignore()),
         "asynchronous Thompson sampling",
-    ),
-    "gp-kg": Method(
-        partial(index_method, rule=KnowledgeGradient(), pending=Hallucinate()),
-        "knowledge gradient of the recommendation",
     ),
     "qlognei": Method(_QLOGNEI, "qLogNEI with pending points, our model"),
     "qlognei-learned": Method(

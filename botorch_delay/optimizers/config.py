@@ -33,9 +33,9 @@ from botorch_delay.optimizers.rules import Rule
 
 # The share of design points where a rule chooses the other asks, chosen together with its beta.
 DEFAULT_FRACTION = 0.005
-# Chosen on development problems, with learned kernels: recommendations are better. With given
-# kernels and many asks it is soon clear which point is best.
-DEFAULT_FINAL = 0.2
+# The share of the last asks, on lists and on boxes, chosen on problems for development with learned
+# kernels and noise: recommendations are better. With given kernels it is soon clear which is best.
+FINAL_ON_LISTS, FINAL_ON_BOXES = 0.2, 0.25
 
 
 @dataclass(eq=False)
@@ -270,8 +270,8 @@ class BPEConfig(BoundsConfig):
             rule = exploit.rule or (LEARNED_RULE_ON_BOXES if on_box else DEFAULT_RULE)
             share = exploit.final_fraction
             if share is None:
-                noisy = self.learned and not self.exact
-                share = DEFAULT_FINAL if noisy and self.horizon is not None else 0.0
+                noisy = self.learned and not self.exact and self.horizon is not None
+                share = (FINAL_ON_LISTS if discrete else FINAL_ON_BOXES) if noisy else 0.0
             self.exploit = replace(exploit, rule=rule, final_fraction=share)
 
     def _refuse_contradictions(self) -> None:

@@ -29,15 +29,12 @@ from botorch_delay.gp.surrogate import MANY_ANSWERS, Surrogate
 from botorch_delay.history.point_status import REPEATS, Feasibility, nothing_to_ask
 from botorch_delay.history.trials import Ledger, Suggestion
 from botorch_delay.optimizers.config import AcquisitionConfig, BPEConfig
-from botorch_delay.optimizers.knowledge_gradient import KnowledgeGradient
+from botorch_delay.optimizers.knowledge_gradient import knowledge_gradient
 from botorch_delay.optimizers.rule_model import RuleModel
 from botorch_delay.optimizers.rules import Rule
 from botorch_delay.optimizers.run import Fitting
 
 PointTest = Callable[[Tensor], Tensor]  # n x d to bool n
-
-# What the last asks on a box are chosen by, for the sake of the recommendation.
-FINAL_RULE = KnowledgeGradient()
 
 # Points of a box from which climbs begin, beside some moved to its boundary.
 BOX_POOL = 2048
@@ -50,6 +47,9 @@ STEPS = 8
 AROUND = 4
 # The best point is asked again once in this many answers, until repeats differ.
 ANSWERS_PER_REPEAT = 12
+# The last asks on a box compare as many places around each of the best answered points, and points
+# of the pool with the largest mean plus as many deviations.
+AROUND_AT_END, TOP_OF_POOL, POOL_FACTOR = 24, 64, math.sqrt(2.0)
 # Answered points of a box that are compared when one is to be asked again.
 MOST_CONFIRMED = 256
 # Climbs end when the best of them can gain no more than this share of the prior deviation.
@@ -130,9 +130,9 @@ class Maximizer:
                 if self.model.is_blind:
                     point = self._first(active)
                 elif final and not (self._domain.is_discrete or self.model.surrogate.is_exact):
-                    point = self._largest(FINAL_RULE, active)
+                    point = self._most_telling(active)
                 else:
-                    point = self._largest(self.rule, active, new_first=plan_repeats)
+                    point = self._largest(active, new_first=plan_repeats)
             except EmptyDomainError as error:
                 point = self._any_open(error)
         data = {"width": self.model.width_at(point)} if self.model.pending.inflate else {}
@@ -155,34 +155,52 @@ class Maximizer:
                 return X[int(free[0])]
         raise error
 
-    def _largest(
-        self, rule: Rule, active: ActiveSet | None, *, new_first: bool = False
-    ) -> int | Tensor:
-        """Where a rule is largest: a row of a finite set, a point (``d``) of a box."""
+    def _largest(self, active: ActiveSet | None, *, new_first: bool) -> int | Tensor:
+        """Where the rule is largest: a row of a finite set, a point (``d``) of a box."""
         model = self.model
-        if model.pending.draws or (rule.draws_where_crowded and model.is_crowded):
+        if model.pending.draws or (self.rule.draws_where_crowded and model.is_crowded):
             model = model.with_drawn_answers()
-        scores = rule.score(model)
+        scores = self.rule.score(model)
         count, is_tensor = len(model.candidates), isinstance(scores, Tensor)
         if not is_tensor or scores.shape != (count,) or not scores.is_floating_point():
             got = type(scores).__name__
             if is_tensor:
                 got = f"{scores.dtype} of shape {tuple(scores.shape)}"
             raise InputError(
-                f"The score of {rule!r} must be a floating tensor of shape {(count,)}, a "
+                f"The score of {self.rule!r} must be a floating tensor of shape {(count,)}, a "
                 f"number for each candidate; got {got}."
             )
         new_first &= self._domain.is_discrete and model.surrogate.learned
         point = None
         # A second answer tells about noise, and little about better points.
-        if new_first and rule.scores_are_values and (tried := model.feasibility.tried()):
-            point = self._best(rule, model, scores, active, tried, self._best_tried_mean(tried))
+        if new_first and self.rule.scores_are_values and (tried := model.feasibility.tried()):
+            point = self._best(model, scores, active, tried, self._best_tried_mean(tried))
         if point is None:
-            point = self._best(rule, model, scores, active)
+            point = self._best(model, scores, active)
         if point is None:
-            name = rule.method(model.pending)
+            name = self.rule.method(model.pending)
             raise NumericsError(f"{name} is -inf at every point that may be asked.")
         return point
+
+    def _most_telling(self, active: ActiveSet | None) -> Tensor:
+        """The point of a box, ``d``, with the largest knowledge gradient.
+
+        Of points that may be asked: answered ones, others around the best of them, and those of the
+        pool that may be the best.
+        """
+        model, pool = self.model, self.model.candidates
+        may_ask, allowed = self._allowed(active)
+        bound = (model.mean + POOL_FACTOR * model.deviation).masked_fill(~allowed, -torch.inf)
+        top = bound.topk(min(TOP_OF_POOL, int(allowed.sum()))).indices
+        keys, mean, _ = self._answered(active)
+        answered, generator = model.points(keys), model.generator()
+        leaders = answered[mean.topk(min(LEADERS, len(keys))).indices]
+        near = nearby(self._domain, leaders, AROUND_AT_END, LOCAL_REACH, generator)
+        if self._domain.encoding.categories:
+            near = with_other_options(self._domain, near, generator)
+        X = self._domain.columns.rounded(torch.cat([answered, near, pool[top]]))
+        X = X if may_ask is None else X[may_ask(X)]
+        return X[lowest_of_largest(knowledge_gradient(model, X))]
 
     def _best_tried_mean(self, tried: Sequence[int]) -> Tensor:
         """The largest mean at the points with these keys, one or more; a scalar."""
@@ -193,7 +211,6 @@ class Maximizer:
 
     def _best(
         self,
-        rule: Rule,
         model: RuleModel,
         scores: Tensor,
         active: ActiveSet | None,
@@ -204,7 +221,7 @@ class Maximizer:
 
         None if it is -inf everywhere, or below ``least`` there.
         """
-        unit = model.prior_deviation if rule.scores_are_values else 0.0
+        unit = model.prior_deviation if self.rule.scores_are_values else 0.0
         may_ask, allowed = self._allowed(active, avoided)
         scores = scores.masked_fill(~allowed, -torch.inf)
         least = torch.full_like(scores[0], -torch.inf) if least is None else least
@@ -213,14 +230,14 @@ class Maximizer:
         top, row, low = torch.stack([number.double() for number in found]).tolist()
         if math.isnan(top) or top == math.inf:
             raise NumericsError(
-                f"{rule.method(model.pending)} is {top} at some point; a score must be "
+                f"{self.rule.method(model.pending)} is {top} at some point; a score must be "
                 "finite, or -inf where a point must not be asked."
             )
         if top == -math.inf or (model.finite and top < low):
             return None
         if model.finite:
             return int(row)
-        point, score = self._climb(rule, model, scores, may_ask, allowed)
+        point, score = self._climb(model, scores, may_ask, allowed)
         return point if low == -math.inf or score.item() >= low else None
 
     def repeat(self, active: ActiveSet | None) -> int | None:
@@ -322,15 +339,10 @@ class Maximizer:
         raise nothing_to_ask(len(model.feasibility.unavailable()), exact=self._config.exact)
 
     def _climb(
-        self,
-        rule: Rule,
-        model: RuleModel,
-        scores: Tensor,
-        may_ask: PointTest | None,
-        allowed: Tensor,
+        self, model: RuleModel, scores: Tensor, may_ask: PointTest | None, allowed: Tensor
     ) -> tuple[Tensor, Tensor]:
         """The best of the pool's best points after a climb, and its score, a scalar."""
-        pool, costly = model.candidates, rule.costly
+        pool, costly = model.candidates, self.rule.costly
         # Fewer with many points or a costly function, to bound the time of an ask.
         points, asked = len(model.answers.anywhere), len(model.with_pending.anywhere)
         share = ANSWERS_FOR_MOST / max(points, asked - LOCAL_POINTS, ANSWERS_FOR_MOST)
@@ -339,7 +351,7 @@ class Maximizer:
         # Rounded, since last bits may differ once a run is loaded, and sorted, since topk orders
         # equal scores differently on CUDA: climbs begin at the same points in the same order.
         rounding = tie_tolerance(scores.dtype) * model.prior_deviation
-        ranked = (scores / rounding).round() if rule.scores_are_values else scores
+        ranked = (scores / rounding).round() if self.rule.scores_are_values else scores
         best, reach = ranked.argsort(descending=True, stable=True)[:climbs], 1.0
         if model.surrogate.learned:
             # Climbs stay near the best means; spread points explore, without the corners.
@@ -361,14 +373,14 @@ class Maximizer:
             starts = torch.cat([starts[: climbs // 2 + 1], near])
             reached = torch.cat([reached[: climbs // 2 + 1], nowhere])
         X, found = maximize(
-            rule.function(model, starts),
+            self.rule.function(model, starts),
             self._domain,
             starts,
             generator=model.generator(),
             steps=STEPS if costly or len(best) < MOST_CLIMBS // 4 else 2 * STEPS,
             inside=may_ask,
             reach=reach,
-            enough=ENOUGH * model.prior_deviation if rule.scores_are_values else 0.0,
+            enough=ENOUGH * model.prior_deviation if self.rule.scores_are_values else 0.0,
         )
         found = torch.where(torch.isfinite(found), found, reached)
         return X.index_select(0, lowest_tied(found)).squeeze(0), found.max()

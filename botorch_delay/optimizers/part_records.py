@@ -32,7 +32,6 @@ from botorch_delay.gp.kernels import build_kernel, covariance, describe_kernel, 
 from botorch_delay.gp.surrogate import Hyperparameters, Learned
 from botorch_delay.optimizers.certifying import CertifyingUCB
 from botorch_delay.optimizers.exploit import Exploit, WithinBudget
-from botorch_delay.optimizers.knowledge_gradient import KnowledgeGradient
 from botorch_delay.optimizers.pending import Censor, Hallucinate, Ignore, KrigingBeliever
 from botorch_delay.optimizers.rules import UCB, BotorchRule, ThompsonSampling
 
@@ -44,7 +43,7 @@ _REBUILT: dict[str, type] = {
     for part in (
         *(FixedBeta, RKHSConfidence),
         *(NoDelay, ConstantDelay, PoissonDelay, GeometricDelay, SubExponentialDelay),
-        *(UCB, CertifyingUCB, ThompsonSampling, KnowledgeGradient, Exploit, WithinBudget),
+        *(UCB, CertifyingUCB, ThompsonSampling, Exploit, WithinBudget),
         *(Ignore, Hallucinate, KrigingBeliever, Censor),
         *(Hyperparameters, Learned),
         *(HorizonRounds, GeometricRounds),

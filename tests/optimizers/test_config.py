@@ -82,9 +82,9 @@ def test_defaults_depend_on_what_is_given():
         return config.explore_fraction, config.evidence, config.final_fraction
 
     assert shares() == (0.005, "all", 0.2)
-    assert shares(BOX) == (0.005, "all", 0.2)
+    assert shares(BOX) == (0.005, "all", 0.25)
     assert shares(LISTS) == (0.005, "all", 0.2)
-    assert shares(MIXED) == (0.005, "all", 0.2)
+    assert shares(MIXED) == (0.005, "all", 0.25)
     assert shares(exact=True) == (0.005, "all", 0.0)
     assert shares(**GIVEN) == (0.005, "all", 0.0)
     assert shares(**GIVEN, **BOUNDS) == (0.005, "round", 0.0)

@@ -132,9 +132,9 @@ def test_the_share_is_stored(fraction, tmp_path):
 
 def test_on_a_box_of_lists():
     bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
-    tenths = [number / 10 for number in range(11)]
+    values = [number / 20 for number in range(21)]
     opt = bd.BPEDelayOptimizer(
-        bd.BoxDomain(bounds, discrete_dims={0: tenths, 1: tenths}),
+        bd.BoxDomain(bounds, discrete_dims={0: values, 1: values}),
         30,
         covar_module=se(),
         noise_var=0.1,

@@ -29,7 +29,6 @@ PARTS = [
     bd.UCB(2.0),
     bd.CertifyingUCB(2.0, 0.1, 0.05),
     bd.ThompsonSampling(1.5),
-    bd.KnowledgeGradient(2.0),
     bd.Exploit(bd.UCB(2.0), repeat_pending=False, final_fraction=0.3),
     bd.WithinBudget(bd.BotorchRule(UpperConfidenceBound, beta=4.0), 1.5),
     bd.Ignore(),
