@@ -1,4 +1,4 @@
-"""The knowledge gradient: what one more answer is expected to add to the largest posterior mean."""
+"""The knowledge gradient: what one more answer is expected to add to a recommendation."""
 
 from __future__ import annotations
 
@@ -14,24 +14,27 @@ _WEIGHTS = (-0.5 * _NODES.square()).softmax(dim=0).tolist()
 
 
 @torch.no_grad()
-def knowledge_gradient(model: RuleModel, X: Tensor) -> Tensor:
-    """The expected rise of the largest mean over ``X`` by an answer at each of its points.
+def knowledge_gradient(model: RuleModel, X: Tensor, factor: float) -> Tensor:
+    """The expected rise of the best lower end over ``X`` by an answer at each of its points.
 
-    An answer at x moves the mean at x' by ``s(x', x) Z``, with Z a standard normal variable,
-    ``s(x', x) = k(x', x) / sqrt(k(x, x) + lambda^2)``, and k the posterior covariance with pending
-    points counted. The result is ``E max (mu + s(., x) Z) - max mu`` (Frazier, Powell and Dayanik
-    2009). ``X`` is ``n x d``, in the columns of the domain; the result, ``n``, is in units of the
+    The lower end is the mean less ``factor`` deviations; with 0 this is the knowledge gradient of
+    Frazier, Powell and Dayanik (2009). An answer at x moves the mean at x' by ``s(x', x) Z``, with
+    Z a standard normal variable, ``s(x', x) = k(x', x) / sqrt(k(x, x) + lambda^2)``, and k the
+    posterior covariance with pending points counted, and takes ``s(x', x)^2`` from the variance.
+    ``X`` is ``n x d``, in the columns of the domain; the result, ``n``, is in units of the
     surrogate. Memory is O(n^2).
     """
     surrogate, design = model.surrogate, model.with_pending.anywhere
     kernel, inputs = surrogate.covar_module, surrogate.inputs(X)
     white = design.factor.solve(covariance(kernel, design.data.X, inputs))
-    left = covariance(kernel, inputs, inputs) - white.mT @ white
-    variance = left.diagonal().clamp_min(torch.finfo(left.dtype).tiny)
-    moves = left / (variance + surrogate.noise_var).sqrt()
-    mean = model.mean_at(X).unsqueeze(1)
-    mean = mean - mean.max()
+    joint = covariance(kernel, inputs, inputs) - white.mT @ white
+    variance = joint.diagonal().clamp_min(torch.finfo(joint.dtype).tiny)
+    moves = joint / (variance + surrogate.noise_var).sqrt()  # of the mean at each row
+    left = (variance.unsqueeze(1) - moves.square()).clamp_min(0.0).sqrt()
+    mean = model.mean_at(X)
+    now = (mean - factor * variance.sqrt()).max()
+    ends = mean.unsqueeze(1) - now - factor * left
     found = torch.zeros_like(variance)
     for node, weight in zip(_NODES.tolist(), _WEIGHTS, strict=True):
-        found += weight * (mean + node * moves).amax(dim=0)
+        found += weight * (ends + node * moves).amax(dim=0)
     return found

@@ -48,8 +48,9 @@ AROUND = 4
 # The best point is asked again once in this many answers, until repeats differ.
 ANSWERS_PER_REPEAT = 12
 # The last asks on a box compare as many places around each of the best answered points, and points
-# of the pool with the largest mean plus as many deviations.
-AROUND_AT_END, TOP_OF_POOL, POOL_FACTOR = 24, 64, math.sqrt(2.0)
+# of the pool with the largest mean plus as many deviations; what they raise is the best mean less
+# as many.
+AROUND_AT_END, TOP_OF_POOL, END_FACTOR = 24, 64, math.sqrt(2.0)
 # Answered points of a box that are compared when one is to be asked again.
 MOST_CONFIRMED = 256
 # Climbs end when the best of them can gain no more than this share of the prior deviation.
@@ -190,7 +191,7 @@ class Maximizer:
         """
         model, pool = self.model, self.model.candidates
         may_ask, allowed = self._allowed(active)
-        bound = (model.mean + POOL_FACTOR * model.deviation).masked_fill(~allowed, -torch.inf)
+        bound = (model.mean + END_FACTOR * model.deviation).masked_fill(~allowed, -torch.inf)
         top = bound.topk(min(TOP_OF_POOL, int(allowed.sum()))).indices
         keys, mean, _ = self._answered(active)
         answered, generator = model.points(keys), model.generator()
@@ -200,7 +201,7 @@ class Maximizer:
             near = with_other_options(self._domain, near, generator)
         X = self._domain.columns.rounded(torch.cat([answered, near, pool[top]]))
         X = X if may_ask is None else X[may_ask(X)]
-        return X[lowest_of_largest(knowledge_gradient(model, X))]
+        return X[lowest_of_largest(knowledge_gradient(model, X, END_FACTOR))]
 
     def _best_tried_mean(self, tried: Sequence[int]) -> Tensor:
         """The largest mean at the points with these keys, one or more; a scalar."""

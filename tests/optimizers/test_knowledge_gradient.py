@@ -39,36 +39,39 @@ def optimizer(share=0.5, domain=BOX, **options):
     return bd.BPEDelayOptimizer(domain, HORIZON, **options)
 
 
-def expected_rises(opt, X):
-    """By how much an answer at each of some points raises the largest mean there, solved anew."""
+def expected_rises(opt, X, factor):
+    """By how much an answer at each of some points raises the best lower end, solved anew."""
     k = kernel_function(KERNEL)
     done = [t for t in opt.trials if t.value is not None]
     asked = np.stack([t.x.numpy() for t in (*done, *opt.pending)])
     y = np.array([t.value for t in done])
     believed = posterior(k, asked[: len(done)], y, NOISE, asked[len(done) :])[0]
     y = np.concatenate([y, believed])
+
+    def ends(data, values):
+        mean, variance, _ = posterior(k, data, values, NOISE, X)
+        return mean - factor * np.sqrt(variance)
+
     mean, variance, _ = posterior(k, asked, y, NOISE, X)
     z = np.linspace(-8.0, 8.0, 2001)
     weights, found = np.exp(-0.5 * z**2), []
     for x, there, spread in zip(X, mean, np.sqrt(variance + NOISE), strict=True):
         data = np.concatenate([asked, x[None]])
-        # Means change linearly with the answer.
-        low, high = (
-            posterior(k, data, np.append(y, answer), NOISE, X)[0]
-            for answer in (there, there + spread)
-        )
-        largest = (low + z[:, None] * (high - low)).max(axis=1)
-        found.append(np.average(largest, weights=weights) - mean.max())
+        # The ends change linearly with the answer.
+        low, high = (ends(data, np.append(y, answer)) for answer in (there, there + spread))
+        best = (low + z[:, None] * (high - low)).max(axis=1)
+        found.append(np.average(best, weights=weights) - ends(asked, y).max())
     return np.array(found)
 
 
+@pytest.mark.parametrize("factor", [0.0, 1.5])
 @pytest.mark.parametrize("domain", [BOX, bd.FiniteDomain(POINTS)], ids=["box", "list"])
-def test_it_equals_a_dense_transcription(domain):
+def test_it_equals_a_dense_transcription(domain, factor):
     opt = play(optimizer(0.0, domain), 20)
     assert len(opt.pending) == 4
     opt._maximizer.update()
-    found = knowledge_gradient(opt._maximizer.model, POINTS).numpy()
-    expected = expected_rises(opt, POINTS.numpy())
+    found = knowledge_gradient(opt._maximizer.model, POINTS, factor).numpy()
+    expected = expected_rises(opt, POINTS.numpy(), factor)
     assert expected.max() > 0.01
     assert found == pytest.approx(expected, abs=0.03 * expected.max())
     assert found.min() > -1e-12
@@ -80,15 +83,15 @@ def test_what_nothing_is_learned_from_gains_nothing():
     opt.attach(torch.full((400, 2), 0.5, dtype=torch.double), [1.0] * 400)
     opt._maximizer.update()
     X = torch.tensor([[0.5, 0.5], [0.52, 0.5], [0.9, 0.1]], dtype=torch.double)
-    known, near, far = knowledge_gradient(opt._maximizer.model, X).tolist()
+    known, near, far = knowledge_gradient(opt._maximizer.model, X, 0.0).tolist()
     assert known < near < far
 
 
 def test_the_last_asks_on_a_box_have_the_largest_of_those_that_are_compared(monkeypatch):
     seen = []
 
-    def noted(model, X):
-        found = knowledge_gradient(model, X)
+    def noted(model, X, factor):
+        found = knowledge_gradient(model, X, factor)
         seen.append((X, found))
         return found
 
@@ -121,7 +124,7 @@ def test_by_default_it_chooses_on_boxes_with_noise_and_a_learned_kernel(monkeypa
     monkeypatch.setattr(
         maximizer,
         "knowledge_gradient",
-        lambda model, X: seen.append(1) or knowledge_gradient(model, X),
+        lambda *arguments: seen.append(1) or knowledge_gradient(*arguments),
     )
 
     def asks_by_it(domain=BOX, *, noise=True, **options):
