@@ -203,7 +203,8 @@ _SERVED = {
 
 METHODS: dict[str, Method] = {
     "bpe-delay": Method(
-        bpe_delay, "BPE-Delay, the constructor's defaults: GP-BUCB but for one ask in 200"
+        bpe_delay,
+        "BPE-Delay, the constructor's defaults: GP-BUCB but for one ask in 200 and the last ones",
     ),
     "bpe-delay-published": Method(
         published, "BPE-Delay as published, told the delay law", needs=("kernel", "law", "set")

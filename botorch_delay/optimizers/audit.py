@@ -231,12 +231,15 @@ class Audit(TrialObserver):
     def _plays(self) -> str:
         """The rule that decides the run, if the horizon leaves room for one design point only."""
         config, asks = self._config, self._config.horizon
-        one = asks is not None and config.fraction * (asks - 1) < 1.0
-        if config.rule is None or config.budget_factor is not None or not one:
+        if asks is None or config.fraction * (asks - 1) >= 1.0:
+            return ""
+        if config.rule is None or config.budget_factor is not None:
             return ""
         rule, made = config.rule.method(config.pending), repr(config.rule)
         rule = rule if made in rule else f"{rule}, {made}"
-        return f"One of the {asks} asks is a design point; the others follow a rule: {rule}."
+        last = round(config.final_fraction * asks)
+        end = f" The last {last} may serve the recommendation instead." if last else ""
+        return f"One of the {asks} asks is a design point; the others follow a rule: {rule}.{end}"
 
     def _extra_asks(self) -> tuple[int, float]:
         """How many asks were made while rounds waited, and what they can have cost at most."""

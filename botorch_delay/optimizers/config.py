@@ -271,7 +271,9 @@ class BPEConfig(BoundsConfig):
             share = exploit.final_fraction
             if share is None:
                 noisy = self.learned and not self.exact and self.horizon is not None
-                share = (FINAL_ON_LISTS if discrete else FINAL_ON_BOXES) if noisy else 0.0
+                share = FINAL_ON_LISTS if discrete else FINAL_ON_BOXES
+                # A rule of the user's own may rule points out on a box.
+                share = share if noisy and (discrete or exploit.rule is None) else 0.0
             self.exploit = replace(exploit, rule=rule, final_fraction=share)
 
     def _refuse_contradictions(self) -> None:

@@ -199,7 +199,7 @@ class Maximizer:
         near = nearby(self._domain, leaders, AROUND_AT_END, LOCAL_REACH, generator)
         if self._domain.encoding.categories:
             near = with_other_options(self._domain, near, generator)
-        X = self._domain.columns.rounded(torch.cat([answered, near, pool[top]]))
+        X = torch.cat([answered, near, pool[top]])
         X = X if may_ask is None else X[may_ask(X)]
         return X[lowest_of_largest(knowledge_gradient(model, X, END_FACTOR))]
 

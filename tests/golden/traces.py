@@ -799,6 +799,11 @@ _add_loose(
     steady,
     DOWN,
 )
+_add_loose(
+    "box, last asks",
+    bpe(square, given, RARE, exploit(bd.UCB(4.0), final_fraction=0.5), horizon=FEW_ASKS),
+    jumbled,
+)
 _add_rough("box, learned", bpe(square, learned, horizon=FEW_ASKS), prompt, asks=5)
 _add_rough("box, learned, design only", bpe(square, learned, DESIGN_ONLY, horizon=FEW_ASKS), steady)
 _add_rough("box, learned, lists", bpe(lists, learned, RARE, horizon=FEW_ASKS), unruly, DOWN)

@@ -419,16 +419,15 @@ def test_the_guarantee_names_what_it_rests_on():
 def test_a_run_without_room_for_a_second_design_point_says_what_plays():
     box = bd.BoxDomain(torch.tensor([[0.0], [1.0]], dtype=torch.double))
     short, long = (bd.BPEDelayOptimizer(box, horizon).guarantee for horizon in (200, 201))
-    rule = "GP-BUCB, UCB(beta=2.0)"
-    assert (
-        short.plays == f"One of the 200 asks is a design point; the others follow a rule: {rule}."
+    assert short.plays == (
+        "One of the 200 asks is a design point; the others follow a rule: GP-BUCB, UCB(beta=2.0). "
+        "The last 50 may serve the recommendation instead."
     )
     assert str(short).endswith(short.plays)
     assert long.plays == make(exploit=None).guarantee.plays == ""
-    assert (
-        "ThompsonSampling"
-        in bd.BPEDelayOptimizer(box, 9, exploit=bd.ThompsonSampling()).guarantee.plays
-    )
+    own = bd.BPEDelayOptimizer(box, 9, exploit=bd.ThompsonSampling()).guarantee.plays
+    assert "ThompsonSampling" in own
+    assert "recommendation" not in own
 
 
 def test_the_union_is_over_active_points_or_as_printed_over_all():

@@ -83,7 +83,9 @@ def test_defaults_depend_on_what_is_given():
 
     assert shares() == (0.005, "all", 0.2)
     assert shares(BOX) == (0.005, "all", 0.25)
+    assert shares(BOX, exploit=bd.UCB(2.0)) == (0.005, "all", 0.0)
     assert shares(LISTS) == (0.005, "all", 0.2)
+    assert shares(LISTS, exploit=bd.UCB(6.0)) == (0.005, "all", 0.2)
     assert shares(MIXED) == (0.005, "all", 0.25)
     assert shares(exact=True) == (0.005, "all", 0.0)
     assert shares(**GIVEN) == (0.005, "all", 0.0)
