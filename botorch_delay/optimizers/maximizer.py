@@ -130,7 +130,7 @@ class Maximizer:
             try:
                 if self.model.is_blind:
                     point = self._first(active)
-                elif final and not (self._domain.is_discrete or self.model.surrogate.is_exact):
+                elif final and not self._domain.is_discrete and self._seems_noisy:
                     point = self._most_telling(active)
                 else:
                     point = self._largest(active, new_first=plan_repeats)
@@ -182,6 +182,11 @@ class Maximizer:
             name = self.rule.method(model.pending)
             raise NumericsError(f"{name} is -inf at every point that may be asked.")
         return point
+
+    @property
+    def _seems_noisy(self) -> bool:
+        exact = self.model.surrogate.is_exact or self.model.feasibility.repeats_agree()
+        return not exact
 
     def _most_telling(self, active: ActiveSet | None) -> Tensor:
         """The point of a box, ``d``, with the largest knowledge gradient.

@@ -215,7 +215,8 @@ def test_on_a_box_a_few_repeats_of_the_best_point_show_that_there_is_no_noise():
 
 def test_on_a_box_a_repeat_shows_noise_that_was_taken_for_the_function():
     noise = 15.0 * torch.randn(64, generator=generator(2), dtype=torch.double)
-    opt = played(cube(4), lambda trial: levy(trial.x) + float(noise[trial.id]), 64)
+    by_rule = bd.Exploit(final_fraction=0.0)
+    opt = played(cube(4), lambda trial: levy(trial.x) + float(noise[trial.id]), 64, exploit=by_rule)
     assert opt._feasibility.repeats_differ
     assert repeats(opt) == 1  # no more once noise is known
     before = [trial for trial in opt.trials if trial.id < ANSWERS_PER_REPEAT]
