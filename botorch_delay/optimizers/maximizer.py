@@ -198,7 +198,7 @@ class Maximizer:
         may_ask, allowed = self._allowed(active)
         bound = (model.mean + END_FACTOR * model.deviation).masked_fill(~allowed, -torch.inf)
         top = bound.topk(min(TOP_OF_POOL, int(allowed.sum()))).indices
-        keys, mean, _ = self._answered(active)
+        keys, mean = self._answered(active)
         answered, generator = model.points(keys), model.generator()
         leaders = answered[mean.topk(min(LEADERS, len(keys))).indices]
         near = nearby(self._domain, leaders, AROUND_AT_END, LOCAL_REACH, generator)
@@ -254,7 +254,7 @@ class Maximizer:
         due = min(model.answers.size // ANSWERS_PER_REPEAT, REPEATS)
         if tries.repeats_differ or tries.repeats >= due:
             return None
-        keys, mean, _ = self._answered(active)
+        keys, mean = self._answered(active)
         best = keys[int(mean.argmax())] if keys else None
         return None if best in model.running() else best
 
@@ -262,9 +262,13 @@ class Maximizer:
         """The key of a point to ask again, while it is open which is best; see :class:`Exploit`."""
         if self.model.is_blind or self.model.tells_all_at_once:
             return None
-        keys, mean, deviation = self._answered(active)
+        keys, mean = self._answered(active)
         if len(keys) < 2:
             return None
+        if self.model.finite:
+            deviation = self.model.deviation[sent_rows(keys, mean)]
+        else:
+            deviation = self.model.deviation_at(self.model.points(keys))
         best, upper = int(mean.argmax()), mean + deviation
         contested = upper >= mean[best] - deviation[best]
         has_running = self.model.running()
@@ -391,8 +395,8 @@ class Maximizer:
         found = torch.where(torch.isfinite(found), found, reached)
         return X.index_select(0, lowest_tied(found)).squeeze(0), found.max()
 
-    def _answered(self, active: ActiveSet | None) -> tuple[list[int], Tensor, Tensor]:
-        """Answered points that may be asked (the best, of many on a box); mean and deviation."""
+    def _answered(self, active: ActiveSet | None) -> tuple[list[int], Tensor]:
+        """Answered points that may be asked (the best, of many on a box), and the mean there."""
         model = self.model
         keys = sorted(set(model.answers.keys).difference(model.feasibility.unavailable()))
         if model.finite:
@@ -401,7 +405,7 @@ class Maximizer:
                 rows = rows[torch.isin(rows, active.rows)]
             if model.pool is not None:
                 rows = rows[torch.isin(rows, model.pool)]
-            return rows.tolist(), model.mean[rows], model.deviation[rows]
+            return rows.tolist(), model.mean[rows]
         X = model.points(keys)
         allowed = self._domain.contains(X)
         if active is not None and active.inside is not None:
@@ -409,7 +413,7 @@ class Maximizer:
         rows, mean = allowed.nonzero().flatten(), model.mean_at(X)
         if len(rows) > MOST_CONFIRMED:
             rows = rows[mean[rows].topk(MOST_CONFIRMED).indices.sort().values]
-        return [keys[row] for row in rows.tolist()], mean[rows], model.deviation_at(X[rows])
+        return [keys[row] for row in rows.tolist()], mean[rows]
 
 
 def _none_of(tests: Sequence[PointTest], X: Tensor) -> Tensor:

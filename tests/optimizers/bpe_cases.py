@@ -2,7 +2,8 @@
 
 import math
 
-from cases import scattered, se
+import torch
+from cases import normal, scattered, se
 
 import botorch_delay as bd
 
@@ -39,3 +40,29 @@ def play(opt, asks, lag=4, value=value):
 def state_of(opt):
     state = opt.state_dict()
     return str({key: value for key, value in state.items() if key != "points"})
+
+
+# Noise as large as the function, where last asks make a difference.
+LARGE_NOISE = 0.3
+KERNEL = se()
+HORIZON = 60
+NOISY = 0.5 * normal(HORIZON, seed=1)
+
+
+def make_noisy(domain, share=0.5, **options):
+    """An optimizer whose last asks serve the recommendation in a share of its horizon."""
+    options = {
+        "covar_module": KERNEL,
+        "noise_var": LARGE_NOISE,
+        "exploit": bd.Exploit(final_fraction=share),
+        "explore_fraction": 0.1,
+    } | options
+    return bd.BPEDelayOptimizer(domain, HORIZON, **options)
+
+
+def noisy_value(trial):
+    return torch.sin(5 * trial.x).sum().item() + NOISY[trial.id].item()
+
+
+def play_noisy(opt, asks, lag=4):
+    return play(opt, asks, lag, noisy_value)

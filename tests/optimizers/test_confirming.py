@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from bpe_cases import play as play_late
-from cases import normal, scattered, se
+from bpe_cases import HORIZON, KERNEL, NOISY, make_noisy
+from bpe_cases import LARGE_NOISE as NOISE
+from bpe_cases import noisy_value as value
+from bpe_cases import play_noisy as play
+from cases import scattered, se
 from oracle import kernel_function, posterior
 from rivals import first_of_largest
 
@@ -14,29 +17,11 @@ from botorch_delay.exceptions import InputError
 from botorch_delay.gp.posterior import Posterior
 from botorch_delay.optimizers import maximizer
 
-NOISE = 0.3
 POINTS = scattered(40)
-KERNEL = se()
-HORIZON = 60
-NOISY = 0.5 * normal(HORIZON, seed=1)
 
 
 def optimizer(share=0.5, **options):
-    options = {
-        "covar_module": KERNEL,
-        "noise_var": NOISE,
-        "exploit": bd.Exploit(final_fraction=share),
-        "explore_fraction": 0.1,
-    } | options
-    return bd.BPEDelayOptimizer(bd.FiniteDomain(POINTS), HORIZON, **options)
-
-
-def value(trial):
-    return torch.sin(5 * trial.x).sum().item() + NOISY[trial.id].item()
-
-
-def play(opt, asks, lag=4):
-    return play_late(opt, asks, lag, value)
+    return make_noisy(bd.FiniteDomain(POINTS), share, **options)
 
 
 def rule(opt, active):

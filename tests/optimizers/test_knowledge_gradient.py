@@ -5,38 +5,23 @@ import math
 import numpy as np
 import pytest
 import torch
-from bpe_cases import play as play_late
-from cases import normal, scattered, se
+from bpe_cases import HORIZON, KERNEL, NOISY, make_noisy
+from bpe_cases import LARGE_NOISE as NOISE
+from bpe_cases import noisy_value as value
+from bpe_cases import play_noisy as play
+from cases import scattered
 from oracle import kernel_function, posterior
 
 import botorch_delay as bd
 from botorch_delay.optimizers import maximizer
 from botorch_delay.optimizers.knowledge_gradient import knowledge_gradient
 
-NOISE = 0.3
 POINTS = scattered(40)
-KERNEL = se()
-HORIZON = 60
-NOISY = 0.5 * normal(HORIZON, seed=1)
 BOX = bd.BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double))
 
 
-def value(trial):
-    return torch.sin(5 * trial.x).sum().item() + NOISY[trial.id].item()
-
-
-def play(opt, asks, lag=4):
-    return play_late(opt, asks, lag, value)
-
-
 def optimizer(share=0.5, domain=BOX, **options):
-    options = {
-        "covar_module": KERNEL,
-        "noise_var": NOISE,
-        "exploit": bd.Exploit(final_fraction=share),
-        "explore_fraction": 0.1,
-    } | options
-    return bd.BPEDelayOptimizer(domain, HORIZON, **options)
+    return make_noisy(domain, share, **options)
 
 
 def expected_rises(opt, X, factor):
@@ -143,16 +128,28 @@ def test_by_default_it_chooses_on_boxes_with_noise_and_a_learned_kernel(monkeypa
     assert asks_by_it(bd.FiniteDomain(POINTS)) == 0
 
 
-def test_points_that_may_not_be_asked_are_not_compared():
-    halves = bd.BoxDomain(
+def test_points_that_may_not_be_asked_are_not_compared(monkeypatch):
+    compared = []
+    monkeypatch.setattr(
+        maximizer,
+        "knowledge_gradient",
+        lambda model, X, factor: compared.append(X) or knowledge_gradient(model, X, factor),
+    )
+    corner = bd.BoxDomain(
         BOX.bounds, constraints=[(torch.tensor([0, 1]), torch.tensor([1.0, 1.0]), 0.8)]
     )
-    opt = play(optimizer(domain=halves), HORIZON // 2)
-    for trial in opt.ask(8):
-        assert float(trial.x.sum()) >= 0.8
-    once = optimizer(exploit=bd.Exploit(repeat_pending=False, final_fraction=1.0))
-    asked = [tuple(trial.x.tolist()) for trial in play(once, 30, lag=8).trials[-8:]]
-    assert len(set(asked)) == 8
+    once = bd.Exploit(repeat_pending=False, final_fraction=0.5)
+    opt = play(optimizer(domain=corner, exploit=once), HORIZON // 2)
+    running = opt.pending[0].x
+    opt.attach(running, 0.5)  # it has an answer now
+    opt.attach(torch.full((2,), 0.1, dtype=torch.double), 2.0)  # not in the domain
+    for _ in range(8):
+        opt.ask()
+    assert compared
+    for X in compared:
+        assert bool((X.sum(dim=1) >= 0.8 - 1e-9).all())
+        assert bool(opt.active_set.contains(X).all())
+        assert not bool((running == X).all(dim=1).any())
 
 
 def test_spaces_with_categories_steps_and_logarithms():
