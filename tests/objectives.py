@@ -114,6 +114,8 @@ class Faulty:
 class DiesWhenTold:
     """At one point it waits for a word and kills its worker; elsewhere it answers at once."""
 
+    WORD = b"die"
+
     def __init__(self, at: float, folder: Path) -> None:
         self.at = at
         self.pipe = folder / "pipe"
@@ -121,7 +123,9 @@ class DiesWhenTold:
 
     def __call__(self, x: Tensor) -> float:
         if float(x[0]) == self.at:
-            self.pipe.read_bytes()
+            # One word: the end of all of them may never be seen where they are written in a loop.
+            with self.pipe.open("rb", buffering=0) as pipe:
+                pipe.read(len(self.WORD))
             os.kill(os.getpid(), signal.SIGKILL)
         return quadratic(x)
 
@@ -130,7 +134,7 @@ class DiesWhenTold:
         with self.pipe.open("wb") as pipe:
             while not ready():
                 threading.Event().wait(0.01)
-            pipe.write(b"die")
+            pipe.write(self.WORD)
 
 
 class ReturnsOnce:
