@@ -155,7 +155,7 @@ def test_who_won_the_race():
 @pytest.mark.heavy
 def test_the_demo_survives_being_killed(tmp_path):
     store, told = tmp_path / "study.db", {}
-    trials = repeats(40, 10)
+    trials = repeats(40, 6)
     command = [sys.executable, "-m", "botorch_delay", "demo", "--trials", str(trials)]
     command += ["--store", str(store)]
 

@@ -125,7 +125,7 @@ class _Number(Parameter):
     def _check(value: Any, name: str) -> float:
         return validation.real(value, name)
 
-    @property
+    @cached_property
     def count(self) -> float:
         if self.low == self.high:
             return 1
@@ -142,7 +142,7 @@ class _Number(Parameter):
         first, last = self._places
         return [float(self._at(place)) for place in range(int(first), int(last) + 1)]
 
-    @property
+    @cached_property
     def bounds(self) -> tuple[float, float]:
         """The ends of a continuous column."""
         if self.step is None:
@@ -193,12 +193,12 @@ class _Number(Parameter):
             return min(float(number), self.high)
         return self._at(int(min(max(self._place(number), first), last)))
 
-    @property
+    @cached_property
     def _places(self) -> tuple[float, float]:
         """The places of the first and the last value."""
         return 0, math.inf if self.step is None else self._steps
 
-    @property
+    @cached_property
     def _steps(self) -> int:
         """How many steps lead from the first value to the last."""
         # Ends and step are decimal fractions: rounding must not lose the last value.
@@ -269,7 +269,7 @@ class Float(_Number):
         digits = "" if self.round is None else f" with {self.round} significant digits at most"
         return super().summary + digits
 
-    @property
+    @cached_property
     def _places(self) -> tuple[float, float]:
         if self.round is None:
             return super()._places
@@ -323,7 +323,7 @@ class Int(_Number):
         value = super().decode(number)
         return int(value) if value == int(value) else value
 
-    @property
+    @cached_property
     def _steps(self) -> int:
         return int((self.high - self.low) // self.step)  # of whole numbers, of any size
 

@@ -40,6 +40,7 @@ QUIET = {
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "RAY_DISABLE_METRICS_COLLECTION": "1",
     # A busy machine is no reason to kill a worker, or to give up.
+    "RAY_prestart_worker_first_driver": "0",
     "RAY_memory_monitor_refresh_ms": "0",
     "RAY_raylet_start_wait_time_s": "600",
 }
@@ -774,7 +775,7 @@ def make_train():
                 and "ERROR" in known
                 and len(experiment["trial_data"]) == generator["counter"] == len(trials)
                 # Else its worker, which outlives the driver, takes a number of the restored run.
-                and (folder.parent / "began-5").exists()
+                and (folder.parent / "began-4").exists()
             )
 
         def has_stopped():
@@ -833,12 +834,12 @@ test_ray.tuner(
     test_ray.make_train(),
     sys.argv[1],
     search,
-    8,
+    6,
     **test_ray.MISHAPS,
     driver=os.getpid(),
 ).fit()
 """
-MISHAPS = {"raises": 2, "interrupts": 4, "dies": 7, "diverges": 8}
+MISHAPS = {"raises": 2, "interrupts": 3, "dies": 6, "diverges": 7}
 
 
 def test_failures_and_a_kill_on_a_cluster(cluster, tmp_path):
@@ -856,16 +857,16 @@ def test_failures_and_a_kill_on_a_cluster(cluster, tmp_path):
     kept.set_search_properties("loss", "min", space)
     kept.restore_from_dir(str(tmp_path / "run"))
     before = kept.optimizer.trials
-    assert 0 < len(before) < 8
+    assert 0 < len(before) < 6
     answered = [t for t in before if t.state is TrialState.COMPLETED]
     assert answered
     restored = tune.Tuner.restore(str(tmp_path / "run"), make_train(), param_space=space)
     found = restored.fit()
-    assert len(found) == 8
+    assert len(found) == 6
     search = restored._local_tuner._tune_config.search_alg
     trials = search.optimizer.trials
-    assert search.optimizer.horizon == 8
-    assert len(trials) == 8
+    assert search.optimizer.horizon == 6
+    assert len(trials) == 6
     assert [t.x.tolist() for t in trials[: len(before)]] == [t.x.tolist() for t in before]
     assert [trials[t.id].value for t in answered] == [t.value for t in answered]
     assert found.num_errors == 2  # one raised, one died

@@ -442,7 +442,7 @@ def test_bounds_from_all_answers_use_attached_results_too(kernel, tmp_path):
         opt = bd.BPEDelayOptimizer(bd.BoxDomain(UNIT), 40, explore_fraction=0.2, **kernel)
         if known:
             opt.attach(X, [5.0 * value(x) for x in X])
-        play(opt, 20, lambda x: 5.0 * value(x), in_flight=1)
+        play(opt, 13, lambda x: 5.0 * value(x), in_flight=1)
         left.append(opt.rounds[0].active_after)
         opt.save(tmp_path / f"{known}.db")
         again = bd.load(tmp_path / f"{known}.db")
