@@ -104,6 +104,15 @@ def test_significant_digits_are_counted_in_order(number, digits):
     assert dial._place(dial._at(place + 1)) == place + 1
 
 
+def test_decoding_computes_the_places_of_a_parameter_once(monkeypatch):
+    """A test of feasibility decodes every point that an ask looks at."""
+    share = Float(0.0, 0.3, step=0.1)
+    assert share.decode(0.1) == 0.1
+    monkeypatch.setattr(parameters, "Fraction", None)
+    assert [share.decode(number) for number in (0.2, 0.3)] == [0.2, 0.3]
+    assert share.encode(0.3, "share") == 0.3
+
+
 def test_rounding_lists_the_numbers_of_a_dial():
     assert Float(0.8, 30.0, log=True, round=1).column == [0.8, 0.9, *range(1, 11), 20, 30]
     assert Float(0.1, 10.0, log=True, round=2).count == 181
