@@ -198,7 +198,7 @@ class _Number(Parameter):
         """The places of the first and the last value."""
         return 0, math.inf if self.step is None else self._steps
 
-    @cached_property
+    @property
     def _steps(self) -> int:
         """How many steps lead from the first value to the last."""
         # Ends and step are decimal fractions: rounding must not lose the last value.
@@ -323,7 +323,7 @@ class Int(_Number):
         value = super().decode(number)
         return int(value) if value == int(value) else value
 
-    @cached_property
+    @property
     def _steps(self) -> int:
         return int((self.high - self.low) // self.step)  # of whole numbers, of any size
 

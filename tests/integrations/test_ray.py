@@ -39,8 +39,8 @@ QUIET = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "RAY_DISABLE_METRICS_COLLECTION": "1",
+    "RAY_prestart_worker_first_driver": "0",  # each imports for seconds
     # A busy machine is no reason to kill a worker, or to give up.
-    "RAY_prestart_worker_first_driver": "0",
     "RAY_memory_monitor_refresh_ms": "0",
     "RAY_raylet_start_wait_time_s": "600",
 }
