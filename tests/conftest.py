@@ -43,7 +43,9 @@ def pytest_configure(config: pytest.Config) -> None:
     import torch
     from hypothesis import settings
 
-    settings.register_profile("tests", derandomize=True, deadline=None, print_blob=True)
+    settings.register_profile(
+        "tests", derandomize=True, deadline=None, print_blob=True, max_examples=50
+    )
     settings.load_profile("tests")
     # The problems are small; more threads would only wait for each other on a busy machine.
     torch.set_num_threads(1)

@@ -71,7 +71,8 @@ def test_closed_streams_lose_what_they_would_show_alone(monkeypatch, tmp_path, c
         (["demo", "--out", "/nowhere/picture.png"], "a folder to write to"),
     ],
 )
-def test_wrong_options_give_one_line_and_exit_code_2(arguments, message, capsys):
+def test_wrong_options_give_one_line_and_exit_code_2(arguments, message, capsys, monkeypatch):
+    monkeypatch.setattr(demo, "spawned_pool", ThreadPoolExecutor)
     code, out, err = call(*arguments, capsys=capsys)
     assert code == 2
     assert out == ""
@@ -157,7 +158,7 @@ def test_the_demo_survives_being_killed(tmp_path):
     store, told = tmp_path / "study.db", {}
     trials = repeats(40, 6)
     command = [sys.executable, "-m", "botorch_delay", "demo", "--trials", str(trials)]
-    command += ["--store", str(store)]
+    command += ["--store", str(store), "--workers", str(repeats(2, 1))]
 
     def answers():
         if not store.exists():
@@ -205,7 +206,8 @@ def test_the_demo_survives_being_killed(tmp_path):
     assert opt.pending == []
 
 
-def test_a_store_of_another_study_is_refused_in_one_line(tmp_path, capsys):
+def test_a_store_of_another_study_is_refused_in_one_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(demo, "spawned_pool", ThreadPoolExecutor)
     store = str(tmp_path / "study.db")
     BPEDelayOptimizer(demo_space(), horizon=5, maximize=False).save(store)
     code, _, err = call("demo", "--trials", "4", "--store", store, capsys=capsys)

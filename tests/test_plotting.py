@@ -468,8 +468,8 @@ def test_active_sets_and_rounds_of_a_box(columns):
     bounds = torch.tensor([[1e-3, 0.0], [1.0, 2.0]], dtype=torch.double)[:, :columns]
     lists = {1: [0, 1, 2]} if columns == 2 else None
     domain = bd.BoxDomain(bounds, cat_dims=lists, log_dims=[0])
-    opt = bd.BPEDelayOptimizer(domain, 30, covar_module=se(0.3), noise_var=1e-2)
-    for _ in range(30):
+    opt = bd.BPEDelayOptimizer(domain, 20, covar_module=se(0.3), noise_var=1e-2)
+    for _ in range(20):
         trial = opt.ask()
         opt.tell(trial, -((trial.x[0].log() + 3) ** 2).item())
     assert opt.rounds[-1].active_after < 1.0

@@ -1,4 +1,6 @@
 import csv
+import os
+import signal
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
@@ -11,7 +13,6 @@ import pandas as pd
 import pytest
 import torch
 from forked import CONTEXT
-from interrupted import kill_once
 from scale import repeats
 
 from botorch_delay import cli
@@ -49,7 +50,7 @@ TINY = Suite(
     delays=("poisson-10", "workers-4"),
     methods=("bpe-delay", "gp-bucb", "random"),
     seeds=(0, 1),
-    steps=20,
+    steps=14,
 )
 
 
@@ -86,11 +87,13 @@ def test_the_numbers_of_a_cell_follow_from_a_simulation_and_the_truth(made):
     f = gp_draw("se", 0.02, 1).values.numpy()
     cumulative = np.cumsum(f.max() - f[asked])
     # The delays are the law's: the answer of ask s with delay tau is told before ask s + tau + 1.
-    delays = PoissonDelay(10.0).sample(20, torch.Generator().manual_seed(1)).tolist()
+    delays = PoissonDelay(10.0).sample(TINY.steps, torch.Generator().manual_seed(1)).tolist()
     due = [step + delay for step, delay in enumerate(delays, 1)]
-    told = [when <= 20 for when in due]
+    told = [when <= TINY.steps for when in due]
     assert [t is not None for t in run["asks"]["seconds_tell"]] == told
-    pending = [any(asked[s] == asked[t] and due[s] > t for s in range(t)) for t in range(20)]
+    pending = [
+        any(asked[s] == asked[t] and due[s] > t for s in range(t)) for t in range(TINY.steps)
+    ]
     assert repeats_ == pending
     names = ("problem", "delay", "method", "seed")
     (row,) = [row for row in table(made.folder) if tuple(row[name] for name in names) == key]
@@ -184,7 +187,7 @@ def test_folders_that_hold_something_else(made, tmp_path):
     (tmp_path / "thesis.txt").write_text("precious")
     with pytest.raises(InputError, match="is not empty"):
         bench(TINY, tmp_path, workers=1)
-    with pytest.raises(InputError, match=r"another benchmark \(tiny, 20 steps"):
+    with pytest.raises(InputError, match=r"another benchmark \(tiny, 14 steps"):
         bench(replace(TINY, steps=10), made.folder, workers=1)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
@@ -466,10 +469,19 @@ def test_bad_input_gives_one_line(arguments, message, capsys, tmp_path, monkeypa
     assert list(tmp_path.iterdir()) == []
 
 
+def kill_once(command, reached):
+    """Begin a command in a process group of its own, and kill the group at some point."""
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True)
+    while not reached():
+        assert process.stderr.read(80), "it ended too soon"  # some progress
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
 @pytest.mark.heavy
 def test_the_quick_suite_survives_being_killed(tmp_path):
     command = [sys.executable, "-m", "botorch_delay", "bench", "quick"]
-    command += ["--out", str(tmp_path / "out"), "--workers", "2"]
+    command += ["--out", str(tmp_path / "out"), "--workers", str(repeats(2, 1))]
     count = repeats(144, 8)
     if count < 144:
         command += ["--problems", "se-0.02", "--methods", "gp-bucb,random", "--seeds", "2"]

@@ -140,10 +140,10 @@ def play(seed, divide, asks=120):
 
 
 def test_bounds_hold_for_points_and_missing_answers_chosen_against_them():
-    right = [play(seed, 1.0) for seed in range(10)]
+    right = [play(seed, 1.0) for seed in range(5)]
     assert all(holds for holds, _ in right)
-    assert sum(width for _, width in right) / 10 < 0.5  # and they say something
-    assert sum(holds for holds, _ in (play(seed, 5.0) for seed in range(10))) < 5
+    assert sum(width for _, width in right) / 5 < 0.5  # and they say something
+    assert sum(holds for holds, _ in (play(seed, 5.0) for seed in range(5))) < 3
 
 
 def test_answers_that_no_such_function_could_give_are_noticed():

@@ -41,11 +41,11 @@ def test_a_smooth_kernel_needs_few_columns():
     ],
 )
 def test_features_approximate_the_kernel(kernel, monkeypatch):
-    monkeypatch.setattr(sample_paths, "FEATURES", 4096)
+    monkeypatch.setattr(sample_paths, "FEATURES", 2048)
     kernel, points = kernel.requires_grad_(False), scattered(20)
     paths = PriorPaths(kernel, points, seed=0, exact=False)
     draws = generator(0)
-    sample = torch.stack([paths.draw(draws) for _ in range(4000)])
+    sample = torch.stack([paths.draw(draws) for _ in range(2000)])
     error = sample.T @ sample / len(sample) - covariance(kernel, points, points)
     assert error.abs().max() < 0.15 * covariance(kernel, points, points).max()
 

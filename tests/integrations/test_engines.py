@@ -243,7 +243,7 @@ def test_it_asks_what_the_optimizer_asks(make, options):
     ("turns", "options"),
     [
         (9, {}),
-        (18, {"explore_fraction": 1.0, "rounds": bd.GeometricRounds(2, 1.5), **FIXED}),
+        (14, {"explore_fraction": 1.0, "rounds": bd.GeometricRounds(2, 1.5), **FIXED}),
     ],
     ids=["default", "rounds"],
 )
@@ -262,7 +262,7 @@ def test_a_restarted_run_goes_on_as_if_nothing_had_happened(make, turns, options
                     engine.fail(done)
                 else:
                     engine.tell(done, loss(params))
-            if restarts and turn in (4, 12):
+            if restarts and turn in (4, 10):
                 engine.restart()
         asked.append((points, [(r.length, r.trial_ids) for r in engine.optimizer.rounds]))
     (points, rounds), (again, rounds_again) = asked

@@ -49,8 +49,8 @@ def test_a_maximiser_stays(mode, tmp_path):
 
 def test_with_constants_six_times_too_small_a_decoy_is_enough(tmp_path):
     mode = MODES["on arrival"]
-    problems = [make_problem(mode, seed, "matern12", decoy) for seed in range(6)]
-    assert sum(play(problem, tmp_path, DIVIDE).lost for problem in problems) >= 3
+    problems = [make_problem(mode, seed, "matern12", decoy) for seed in range(3)]
+    assert sum(play(problem, tmp_path, DIVIDE).lost for problem in problems) >= 2
 
 
 @pytest.mark.parametrize("name", FULL_RANK)
@@ -116,7 +116,7 @@ def test_a_hundred_adversaries_in_every_mode(tmp_path, capsys):
     lines = [
         f"{'':30} runs  lost  exceeded  constants / {DIVIDE:g}: lost  and still claimed  exceeded"
     ]
-    for mode in MODES:
+    for mode in list(MODES)[:: repeats(1, 2)]:
         right, small = [], []
         for problem in problems(mode, count):
             right.append(play(problem, tmp_path))

@@ -407,7 +407,7 @@ def test_bounds_from_all_answers_give_back_what_rounding_took():
     X = torch.linspace(0, 1, 300, dtype=torch.double).unsqueeze(-1)
     K = se(0.3)(X, X).to_dense().detach()
     kernel = se(0.3).float()
-    for seed in range(4):
+    for seed in range(2):
         g = generator(seed)
         rows = torch.randperm(300, generator=g)[:8]
         weights = torch.randn(8, dtype=torch.double, generator=g)

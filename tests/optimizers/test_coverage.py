@@ -18,7 +18,7 @@ from botorch_delay.gp.kernels import covariance
 from botorch_delay.gp.posterior import Data, Posterior
 
 N, HORIZON, DELTA, NOISE_STD = 400, 150, 0.1, 0.2
-FEW = 3  # functions; the heavy tests play many
+FEW = 2  # functions; the heavy tests play many
 POINTS = scattered(N, seed=11)
 KERNEL = se(0.25)
 

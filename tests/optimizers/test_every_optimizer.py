@@ -389,7 +389,7 @@ class Machine(RuleBasedStateMachine):
 @pytest.mark.filterwarnings("ignore::botorch_delay.exceptions.OutlierWarning")
 @pytest.mark.filterwarnings("ignore::botorch_delay.exceptions.RepeatedResultWarning")
 class TestMachine(Machine.TestCase):
-    settings = settings(max_examples=6, stateful_step_count=20, deadline=None)
+    settings = settings(max_examples=5, stateful_step_count=16, deadline=None)
 
 
 def value(trial):
@@ -400,7 +400,7 @@ def value(trial):
 def test_a_run_that_is_resumed_asks_what_one_in_one_piece_asks(name, tmp_path):
     maximize = len(name) % 2 == 0
     whole, pieces = OPTIMIZERS[name](maximize), OPTIMIZERS[name](maximize)
-    for number in range(7 if name in SLOW else 9):
+    for number in range(5 if name in SLOW else 8):
         a, b = whole.ask(), pieces.ask()
         assert torch.equal(a.x, b.x), number
         for trial in whole.pending[:-2:2]:
@@ -451,7 +451,7 @@ def test_minimising_is_maximising_the_negative(name):
         if name.startswith("TS"):
             options |= {"rule": bd.ThompsonSampling(), "pending": bd.Censor(3.0, max_delay=4)}
         down = bd.AcquisitionOptimizer(domain, maximize=False, **options)
-    for number in range(8):
+    for number in range(6):
         a, b = up.ask(), down.ask()
         assert torch.equal(a.x, b.x), number
         for trial in up.pending[:-2]:
@@ -671,7 +671,7 @@ def test_the_caller_s_settings_of_pytorch_change_nothing(name, mode):
         made.tell(trial := made.ask(), value(trial))
         copied = copy.deepcopy(made)
     expected.tell(trial := expected.ask(), value(trial))
-    for _ in range(3):
+    for _ in range(2):
         asked = []
         for opt in (expected, made, copied):
             with mode() if opt is made else nullcontext():
@@ -700,7 +700,7 @@ def test_domains_and_points_may_be_made_in_inference_mode(make, tmp_path):
     for domain in (space(), inside):
         opt = make(domain)
         opt.attach(x, x[:, 0])
-        for _ in range(4):
+        for _ in range(2):
             opt.tell(trial := opt.ask(), trial.x.sum())
         opt.save(tmp_path / "study.db", overwrite=True)
         with torch.inference_mode():

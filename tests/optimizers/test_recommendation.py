@@ -236,7 +236,7 @@ def test_a_point_that_was_never_tried_is_not_where_trials_fail():
     box = bd.BoxDomain(torch.tensor([[0.0], [1.0]], dtype=torch.double))
     opt = bd.BPEDelayOptimizer(box, 60, seed=0)
     noise = 0.02 * normal(60, seed=3)
-    for number in range(40):
+    for number in range(28):
         trial = opt.ask()
         x = float(trial.x)
         if x > 0.5:

@@ -47,7 +47,7 @@ def repeats(opt):
 
 
 def test_a_space_of_lists_is_searched_on_where_answers_have_no_noise():
-    opt = played(SPACE, lambda trial: loss(trial.params), 45)
+    opt = played(SPACE, lambda trial: loss(trial.params), 36)
     assert REPEATS <= repeats(opt) <= REPEATS + 2
     assert loss(opt.recommend().params) == 0.0
 
@@ -88,7 +88,7 @@ def test_where_there_is_noise_new_points_come_first(study, monkeypatch):
 
 
 def test_where_every_column_has_a_list_only_answered_points_are_recommended(monkeypatch):
-    opt = noisy_space(40)
+    opt = noisy_space(24)
     assert not opt._fitting.upcoming().is_exact
     monkeypatch.setattr(type(opt), "_safer", lambda *arguments: 1 / 0)
     assert opt.recommend().count > 0
@@ -250,7 +250,7 @@ def rough(x):
 
 @pytest.mark.filterwarnings("ignore::botorch_delay.exceptions.OutlierWarning")
 def test_where_repeats_agree_the_best_answer_is_recommended_as_it_is(monkeypatch):
-    opt = played(cube(3), lambda trial: rough(trial.x), 60)
+    opt = played(cube(3), lambda trial: rough(trial.x), 45)
     assert repeats(opt) == REPEATS
     monkeypatch.setattr(Surrogate, "is_exact", False)  # whatever the fit says
     best = min((trial for trial in opt.trials if trial.value is not None), key=lambda t: t.value)
@@ -290,10 +290,10 @@ def test_answers_from_elsewhere_do_not_show_that_evaluations_are_exact():
 
 def test_other_optimizers_and_exact_ones_repeat_nothing_for_that():
     for opt in (
-        bd.AcquisitionOptimizer(cube(2), horizon=40, rule=bd.UCB(2.0), maximize=False),
-        bd.BPEDelayOptimizer(cube(2), 40, exact=True, maximize=False),
+        bd.AcquisitionOptimizer(cube(2), horizon=24, rule=bd.UCB(2.0), maximize=False),
+        bd.BPEDelayOptimizer(cube(2), 24, exact=True, maximize=False),
     ):
-        for _ in range(40):
+        for _ in range(24):
             trial = opt.ask()
             opt.tell(trial, float((trial.x - 0.3).square().sum()))
         assert repeats(opt) == 0
@@ -352,7 +352,7 @@ def loss_of_option(params):
 
 @pytest.mark.parametrize("seed", some([4, 5, 6], 1))
 def test_no_other_option_at_the_best_settings_has_a_larger_bound_than_what_is_asked(seed):
-    opt = bd.BPEDelayOptimizer(MANY_OPTIONS, 40, maximize=False, seed=seed)
+    opt = bd.BPEDelayOptimizer(MANY_OPTIONS, 28, maximize=False, seed=seed)
     out, compared = [], 0
     while len(opt.trials) < opt.horizon:
         out.append(opt.ask())
@@ -369,7 +369,7 @@ def test_no_other_option_at_the_best_settings_has_a_larger_bound_than_what_is_as
         bound = model.mean_at(X) + 2.0**0.5 * model.deviation_at(X)
         compared += 1
         assert bool((bound[0] >= bound[1:] - 0.01).all())
-    assert compared > 30
+    assert compared > 20
 
 
 def test_other_options_are_beside_the_points_and_allowed():

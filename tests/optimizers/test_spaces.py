@@ -239,7 +239,7 @@ def test_the_best_option_is_found_if_first_asks_were_at_others(options):
     space = bd.Space(
         x=bd.Float(0, 1), y=bd.Float(0, 1), z=bd.Int(1, 8), option=bd.Choice(list(options))
     )
-    opt = bd.BPEDelayOptimizer(space, horizon=40, seed=1)
+    opt = bd.BPEDelayOptimizer(space, horizon=32, seed=1)
     running = opt.ask(4)
     while running:
         trial = running.pop(0)

@@ -283,7 +283,7 @@ class Machine(RuleBasedStateMachine):
 
 @pytest.mark.filterwarnings("ignore::botorch_delay.exceptions.OutlierWarning")
 class TestMachine(Machine.TestCase):
-    settings = settings(max_examples=12, stateful_step_count=30, deadline=None)
+    settings = settings(max_examples=8, stateful_step_count=30, deadline=None)
 
 
 @pytest.mark.heavy

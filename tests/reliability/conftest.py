@@ -40,7 +40,7 @@ class Scale:
 
 SCALES = {
     "full": Scale(2_000, 200, 10_000, 20_000, 100, 10_000, 1_000, 100_000, 400, 1),
-    "small": Scale(12, 12, 500, 400, 2, 40, 8, 1_000, 1, 7),
+    "small": Scale(8, 6, 500, 400, 2, 24, 8, 1_000, 1, 12),
 }
 ROWS: dict[str, dict[str, float]] = {}  # for each subject the sums of its tests
 

@@ -30,7 +30,7 @@ def test_processes_of_an_optuna_study_some_of_them_killed(figures, tmp_path):
 
 
 def test_dask_workers_one_process_of_them_killed(figures):
-    found = play("dask", 8, 24, 0.5, processes=4)
+    found = play("dask", 4, 16, 0.5, processes=2)
     figures("Dask workers, one process killed", evaluated=found["evaluated"])
 
 
