@@ -181,7 +181,7 @@ def test_bounds_never_collapse_in_single_precision():
 def test_lemma_1_holds_at_single_points_and_fails_with_small_constants():
     # One side at one point fails with probability at most delta.
     # At the answered points noise outweighs bias, so that small constants show.
-    kernel, X, at, delta, repeats = se(0.5), scattered(25), scattered(25), 0.1, 150
+    kernel, X, at, delta, repeats = se(0.5), scattered(25), scattered(25), 0.1, 100
     K, cross = covariance(kernel, X, X), covariance(kernel, at, X)
     for divide, promised in ((1.0, True), (5.0, False)):
         misses = torch.zeros(2, 2)  # tight, side

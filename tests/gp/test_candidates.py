@@ -47,13 +47,13 @@ def some_change(rng, points, state, noise, elsewhere=True):
 
 
 @pytest.mark.parametrize("kernel", ["se", "matern12", "linear", "scaled"])
-@pytest.mark.parametrize(("noise", "from_elsewhere"), [(1e-4, 0), (1e-2, 20), (1.0, 40)])
+@pytest.mark.parametrize(("noise", "from_elsewhere"), [(1e-4, 0), (1e-2, 15), (1.0, 30)])
 def test_any_sequence_of_changes_equals_a_posterior_solved_anew(
     kernel, noise, from_elsewhere, kept
 ):
     kernel, points, rng = KERNELS[kernel]().requires_grad_(False), scattered(40), random.Random(1)
     tracked, state = CandidatePosterior(kernel, points, **kept), {}
-    for step in range(40):
+    for step in range(30):
         tracked.update(some_change(rng, points, state, noise, step >= from_elsewhere))
         assert len(tracked) == len(state)
         if state:
@@ -153,7 +153,7 @@ def test_memory_counts_distinct_points():
 def test_thousands_of_changes_leave_rounding_only(kept):
     kernel, points, rng = se(), scattered(30), random.Random(3)
     tracked, state = CandidatePosterior(kernel, points, **kept), {}
-    for n in range(1, 1500):
+    for n in range(1, 1000):
         key = rng.randrange(12)
         state[key] = (points[key], rng.gauss(0, 1), 1e-2 / (1 + n // 12))
         tracked.update({key: state[key]})

@@ -666,7 +666,7 @@ def test_what_is_wrong_with_a_file_is_not_put_down_to_the_study(stored):
 
 def test_flipped_bytes_never_do_more_than_an_error(stored):
     whole, rng, said = bytearray(stored.read_bytes()), random.Random(0), []
-    for _ in range(150):
+    for _ in range(80):
         damaged = bytearray(whole)
         for _ in range(rng.randint(1, 4)):
             damaged[rng.randrange(len(damaged))] = rng.randrange(256)

@@ -420,8 +420,8 @@ def test_values_beyond_single_precision_are_judged_too(size):
 
 def test_the_last_answer_does_not_wait_for_a_sample_of_what_is_left(tmp_path):
     """Of a learned kernel, whose set nobody searches any more, in a dozen columns for seconds."""
-    opt = bd.BPEDelayOptimizer(bd.BoxDomain(torch.stack([0 * ONES, ONES])), 24)
-    play(opt, 24, lambda x: -float((x - 0.3).square().sum()))
+    opt = bd.BPEDelayOptimizer(bd.BoxDomain(torch.stack([0 * ONES, ONES])), 16)
+    play(opt, 16, lambda x: -float((x - 0.3).square().sum()))
     record = opt.rounds[-1]
     assert opt.active_set._pool is None
     volume, error = opt.active_set.volume()
@@ -430,7 +430,7 @@ def test_the_last_answer_does_not_wait_for_a_sample_of_what_is_left(tmp_path):
     again = bd.load(tmp_path / "study.db")
     assert again.rounds == opt.rounds
     for run in (opt, again):
-        run.extend(30)
+        run.extend(20)
     assert torch.equal(opt.ask().x, again.ask().x)
 
 

@@ -121,11 +121,11 @@ def test_what_cannot_be_predicted():
 @pytest.mark.parametrize("maximize", [True, False])
 def test_the_noise_of_an_answer_is_told_in_the_units_of_the_user(maximize):
     sign = 1.0 if maximize else -1.0
-    opt = bd.BPEDelayOptimizer(bd.FiniteDomain(POINTS), 60, seed=0, maximize=maximize)
+    opt = bd.BPEDelayOptimizer(bd.FiniteDomain(POINTS), 36, seed=0, maximize=maximize)
     opt.tell(opt.ask(), 7.0)
     assert math.isnan(opt.recommend().noise_std)  # the scale is not known yet
-    noise = 3.0 * normal(60)
-    for _ in range(59):
+    noise = 3.0 * normal(36)
+    for _ in range(35):
         trial = opt.ask()
         opt.tell(trial, sign * (40.0 * trial.x.sum().item() + noise[trial.id].item()))
     best = opt.recommend()

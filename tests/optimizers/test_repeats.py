@@ -58,8 +58,8 @@ def test_so_is_a_list_of_points():
 
 
 def test_with_noise_the_best_is_asked_again():
-    noise = 0.3 * torch.randn(45, generator=generator(0), dtype=torch.double)
-    noisy = played(SPACE, lambda trial: loss(trial.params) + float(noise[trial.id]), 45)
+    noise = 0.3 * torch.randn(34, generator=generator(0), dtype=torch.double)
+    noisy = played(SPACE, lambda trial: loss(trial.params) + float(noise[trial.id]), 34)
     assert repeats(noisy) > 2 * REPEATS
 
 
@@ -331,7 +331,7 @@ def test_redrawn_points_differ_in_one_column():
 
 
 def test_climbs_on_lists_begin_beside_the_best_answers():
-    opt = played(SPACE, lambda trial: loss(trial.params), 30)
+    opt = played(SPACE, lambda trial: loss(trial.params), 20)
     best = torch.stack(opt._maximizer.model.answers.best(LEADERS))
     near = nearby(opt.domain, best, AROUND, LOCAL_REACH, generator(0))
     changed = (near.unsqueeze(1) != best).sum(dim=2).amin(dim=1)
