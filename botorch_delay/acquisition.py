@@ -1,8 +1,8 @@
 """Acquisition functions for BoTorch that count pending points.
 
-They are of the fantasy posterior: its mean is that of the answers, its deviation the one that is
-left once the pending points are answered, too. The model is a :class:`DelayedGP`, or any exact GP
-of BoTorch with one output, as ``SingleTaskGP`` is.
+They use the fantasy posterior: the mean given the answers so far, and the deviation that will be
+left once the pending points are answered, too. The model is a :class:`DelayedGP`, or any other
+exact BoTorch GP with one output, such as ``SingleTaskGP``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class PointSet(Protocol):
 
 
 class _FantasyAcquisition(AcquisitionFunction):
-    """An acquisition function of the fantasy posterior, for single points."""
+    """Base of the acquisition functions that score single points by the fantasy posterior."""
 
     def __init__(
         self,
@@ -53,25 +53,25 @@ class _FantasyAcquisition(AcquisitionFunction):
         self.set_X_pending(X_pending)
 
     def set_X_pending(self, X_pending: Tensor | None = None) -> None:
-        """Replace the pending points (``p x d``) that are counted beside the model's own."""
+        """Replace the pending points (``p x d``) that count in addition to the model's own."""
         validation.instance(X_pending, Tensor | None, "X_pending", "a tensor, p x d, or None")
         super().set_X_pending(X_pending)
         self._fantasy = _fantasy_model(self.model, self.X_pending)
 
 
 class MaxVariance(_FantasyAcquisition):
-    """The fantasy posterior's deviation sigma, pending points counted in.
+    """The fantasy posterior's standard deviation sigma, where pending points count as answered.
 
-    It is what Algorithm 1 maximises, for a BoTorch loop of your own; BPEDelayOptimizer uses the
-    designs of :mod:`botorch_delay.design`.
+    Algorithm 1 maximises it. Use it in a BoTorch loop of your own; BPEDelayOptimizer itself uses
+    the designs of :mod:`botorch_delay.design`.
 
-    With pending points sigma is that of a copy of the model: after a change of hyperparameters call
-    ``set_X_pending`` again.
+    With pending points sigma comes from a copy of the model: call ``set_X_pending`` again after the
+    model's hyperparameters have changed.
 
     Args:
-        model: of one output.
-        active_set: where points may be asked, None for everywhere; elsewhere it is ``-inf``, which
-            suits ``optimize_acqf_discrete``. For ``optimize_acqf`` leave it out, and pass
+        model: a BoTorch model with one output.
+        active_set: the points that may be asked; None for all. Elsewhere the value is ``-inf``,
+            which suits ``optimize_acqf_discrete``. For ``optimize_acqf`` leave it out, and pass
             ``(opt.active_set.margin, True)`` as a nonlinear inequality constraint.
         X_pending: ``p x d``, pending points in addition to the model's own.
 
@@ -102,7 +102,7 @@ class MaxVariance(_FantasyAcquisition):
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]  # typed for the base class
     def forward(self, X: Tensor) -> Tensor:
-        """Sigma: ``b x 1 x d`` to ``b``; ``b x 1 x 1 x d`` to ``b x m`` for m fantasies."""
+        """Sigma, ``b x 1 x d`` to ``b``; with m fantasies, ``b x 1 x 1 x d`` to ``b x m``."""
         deviation = _deviation(self._fantasy.posterior(X)).squeeze(-1).squeeze(-1)
         if self.active_set is None:
             return deviation
@@ -120,17 +120,17 @@ def _max_variance_inputs(
 
 
 class FantasyUpperConfidenceBound(_FantasyAcquisition):
-    """The upper confidence bound mu~ + sqrt(beta) sigma, pending points counted in sigma.
+    """The upper confidence bound mu~ + sqrt(beta) sigma, where pending points count in sigma only.
 
-    BoTorch's ``UpperConfidenceBound`` of the fantasy posterior (GP-BUCB, Desautels 2014). Unlike
+    BoTorch's ``UpperConfidenceBound`` on the fantasy posterior (GP-BUCB, Desautels 2014). Unlike
     that class it takes ``X_pending``, so ``optimize_acqf`` can use it with ``sequential=True``. As
-    with :class:`MaxVariance` sigma is then that of a copy of the model.
+    with :class:`MaxVariance`, sigma then comes from a copy of the model.
 
     Args:
-        model: of one output; of several, posterior_transform must make one of them.
-        beta: BoTorch's convention, the square of the factor on sigma; above 0.
+        model: a BoTorch model; several outputs must be made one by ``posterior_transform``.
+        beta: the square of the factor on sigma, as in BoTorch; above 0.
         X_pending: ``p x d``, pending points in addition to the model's own.
-        posterior_transform: of the posterior, to minimise for instance.
+        posterior_transform: applied to the posterior, for instance to minimise.
 
     Raises:
         NotSupportedError: if the model has several outputs, or cannot be conditioned on pending
@@ -159,7 +159,7 @@ class FantasyUpperConfidenceBound(_FantasyAcquisition):
 
     @t_batch_mode_transform(expected_q=1)  # type: ignore[arg-type]  # typed for the base class
     def forward(self, X: Tensor) -> Tensor:
-        """The bound at each point: ``b x 1 x d`` to ``b``, or as :class:`MaxVariance`."""
+        """The bound at each point; shapes as in :meth:`MaxVariance.forward`."""
         posterior = self._fantasy.posterior(X, posterior_transform=self.posterior_transform)
         bound = posterior.mean + self.beta**0.5 * _deviation(posterior)
         return bound.squeeze(-1).squeeze(-1)
@@ -172,25 +172,25 @@ def _fantasy_ucb_inputs(
     X_pending: Tensor | None = None,
     posterior_transform: PosteriorTransform | None = None,
 ) -> dict[str, Any]:
-    """Keyword arguments of :class:`FantasyUpperConfidenceBound`, for those factories."""
+    """Keyword arguments of :class:`FantasyUpperConfidenceBound`, for the same factories."""
     options = {"X_pending": X_pending, "posterior_transform": posterior_transform}
     return {"model": model, "beta": beta, **options}
 
 
 def _deviation(posterior: Any) -> Tensor:
-    """Sigma at each point, also below GPyTorch's floor, for values of any scale."""
+    """Sigma at each point, without GPyTorch's floor, so that values may have any scale."""
     if isinstance(posterior, GPyTorchPosterior):
-        # The setting of that floor is the whole process's, and other threads may use it.
+        # Not by changing the floor: it is a setting of the whole process, and other threads use it.
         covariance = posterior.distribution.lazy_covariance_matrix
         variance = covariance.diagonal(dim1=-1, dim2=-2).unsqueeze(-1)
     else:
         variance = posterior.variance
-    # Above 0, where the root has no slope.
+    # Kept above 0, where the root has no finite gradient.
     return variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()
 
 
 def _fantasy_model(model: Any, X_pending: Tensor | None) -> Any:
-    """The model with its pending points and ``X_pending`` conditioned on their own mean."""
+    """The model conditioned on its own mean at its pending points and at ``X_pending``."""
     if X_pending is not None and len(X_pending) == 0:
         X_pending = None
     if isinstance(model, ModelList) and len(model.models) == 1:
@@ -206,7 +206,7 @@ def _fantasy_model(model: Any, X_pending: Tensor | None) -> Any:
             f"{type(model).__name__}; leave X_pending out, or pass such a model."
         )
     validation.matches(X_pending, "X_pending", model.train_inputs[0])
-    # The variance does not depend on the values; those of the mean leave the mean as it is.
+    # The variance depends on no value, and conditioning on the mean leaves the mean unchanged.
     mean = model.posterior(X_pending).mean.detach()
     noise = {}
     if isinstance(model.likelihood, FixedNoiseGaussianLikelihood):

@@ -22,7 +22,7 @@ from botorch_delay import __version__
 
 logger = logging.getLogger(__name__)
 
-# Negative numbers that are not options for argparse: -1e-3, -inf and -0,5 as well as -1.
+# What argparse must take for negative numbers, not options: -1, and also -1e-3, -inf, -0,5.
 _NEGATIVE = re.compile(r"^-(\d+[.,]?\d*|[.,]\d+)(e[-+]?\d+)?$|^-(inf|nan)", re.IGNORECASE)
 
 _SUITES = {
@@ -35,9 +35,9 @@ _SUITES = {
     "list": "the problems, delays and methods there are",
 }
 
-# What would steer a terminal, in names, notes and reasons of others.
+# Control characters: in names, notes and reasons that others wrote they could steer a terminal.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-# Calls in messages of the library, and the commands with other names; what is for Python alone.
+# In the library's messages, advice for Python alone is cut out, and calls are shown as commands.
 _PYTHON = re.compile(r"; for a study in a file: [^;]*(?=\.$)")
 _CALL = re.compile(
     r"(?:opt\.)?\b(attach|correct|detach|extend|tell|mark_failed|mark_abandoned|recommend)\(([^()]*)\)"
@@ -45,8 +45,8 @@ _CALL = re.compile(
 _COMMANDS = {"mark_failed": "fail", "mark_abandoned": "abandon", "recommend": "show"}
 
 Command = Callable[[argparse.Namespace], None]
-Output = tuple[object, str]  # what a command tells scripts, ready for JSON, and people
-# Acts on an open study, with ``study.py``, whose imports take longer than --help may.
+Output = tuple[object, str]  # a command's output: JSON-ready for scripts, and as text
+# Acts on an open study. It is handed ``study.py``, as importing that is too slow for --help.
 Action = Callable[[argparse.Namespace, Any, Any], Output]
 
 INTERRUPTED = 130  # the exit code after Ctrl-C
@@ -55,7 +55,7 @@ INTERRUPTED = 130  # the exit code after Ctrl-C
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; every warning and every error is one line on stderr.
 
-    Exit codes: 0; 2 for input that cannot be used, 1 for any other error, 130 after Ctrl-C.
+    Exit codes: 0 for success, 2 for unusable input, 1 for any other error, 130 after Ctrl-C.
     """
     try:
         return _run(argv)
@@ -66,11 +66,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: Sequence[str] | None) -> int:
     arguments = _parser().parse_args(argv)
-    from botorch_delay.exceptions import BotorchDelayError  # and PyTorch, for seconds
+    from botorch_delay.exceptions import BotorchDelayError  # takes seconds: it imports PyTorch
 
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     for stream in (sys.stdout, sys.stderr):
-        # A terminal may have no degree sign; file names of bytes are printed as they are.
+        # A terminal's encoding may lack a degree sign; surrogateescape prints odd file names as is.
         if isinstance(stream, io.TextIOWrapper) and stream.errors != "surrogateescape":
             stream.reconfigure(errors="backslashreplace")
     shown = warnings.showwarning
@@ -78,14 +78,14 @@ def _run(argv: Sequence[str] | None) -> int:
     warnings.showwarning = lambda said, *_: _complain(_in_commands(f"warning: {said}", study))
     try:
         arguments.command(arguments)
-        if sys.stdout is not None:  # as with >&-
+        if sys.stdout is not None:  # as after a shell's >&-
             sys.stdout.flush()
         return 0
     except BotorchDelayError as error:
         _complain(_in_commands(str(error), study))
         return 2
-    except BrokenPipeError:  # the reader, such as head, has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the end
+    except BrokenPipeError:  # the reader, such as head, has closed the pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
         return 1
     except OSError as error:  # a full disk, a folder that may not be written to
         _complain(f"{error.strerror}: {error.filename or 'the output'}")
@@ -100,7 +100,7 @@ def _run(argv: Sequence[str] | None) -> int:
 
 
 def _in_commands(message: str, study: str) -> str:
-    """A message of the library with the calls that it names replaced by commands."""
+    """A message of the library, with commands in place of the Python calls that it names."""
 
     def command(call: re.Match[str]) -> str:
         name, given = call.groups()
@@ -114,13 +114,13 @@ def _in_commands(message: str, study: str) -> str:
 
 
 def _complain(message: str) -> None:
-    if sys.stderr is None:  # for print that is the standard output
+    if sys.stderr is None:  # print would take None as standard output
         return
     print(f"botorch-delay: {_CONTROL.sub('?', ' '.join(message.split()))}", file=sys.stderr)
 
 
 class _Parser(argparse.ArgumentParser):
-    """Answers a wrong option in one line, with the right ones."""
+    """Reports wrong arguments in one line, together with the right ones."""
 
     def error(self, message: str) -> None:  # type: ignore[override]  # exits, as the base does
         message = message.replace("invalid int value:", "expected a whole number, got")
@@ -129,7 +129,7 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message} ({usage}; see {self.prog} --help)\n")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Subcommands refuse unknown arguments themselves, so that the line has their options."""
+        """Let each subcommand refuse unknown arguments, so that the error shows its own options."""
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -181,7 +181,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_study_commands(add: Callable[..., _Parser]) -> None:
-    """Add the commands on a study in a file."""
+    """Add the commands that work on a study in a file."""
 
     def of_study(name: str, command: Command, text: str) -> _Parser:
         added = add(name, command, text)
@@ -243,7 +243,7 @@ def _add_study_commands(add: Callable[..., _Parser]) -> None:
 
 
 def _add_file_commands(on_study: Callable[..., _Parser]) -> None:
-    """Add the commands that read or write another file beside the study's."""
+    """Add the commands that read or write a second file besides the study's."""
     text = "write every trial and attached result to a CSV file"
     export = on_study("export", _export, text, edits=False)
     text = "take the results in a CSV file with a column for each parameter and one for the value"
@@ -388,7 +388,7 @@ def _settle(
     opt: Any,
     study: Any,
 ) -> Output:
-    """Change one trial by a call on the optimizer."""
+    """Call the optimizer to change one trial, and describe that trial."""
     call(arguments, opt)
     trial = opt.trials[arguments.id]
     return study.describe_trial(trial), study.format_settled(opt, trial)

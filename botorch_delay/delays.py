@@ -19,14 +19,14 @@ from torch import Generator, Tensor
 from botorch_delay import validation
 from botorch_delay.exceptions import InputError, InputTypeError, NotSupportedError
 
-MOST_STEPS = 2.0**53  # in steps; floats do not tell larger whole numbers apart
+MOST_STEPS = 2.0**53  # in steps; beyond this, floats skip whole numbers
 
 
 class DelayLaw:
     """A distribution of delays in steps, the base of every law.
 
-    A law of your own needs ``mean``, ``sample`` and ``quantile``; ``upper_bound`` follows. One that
-    has an ``upper_bound`` only, such as a family of laws, cannot be simulated.
+    A law of your own needs ``mean``, ``sample`` and ``quantile``; ``upper_bound`` follows from
+    these. A law that has only an ``upper_bound``, such as a family of laws, cannot be simulated.
 
     Attributes:
         mean: the expected delay E[tau], in steps.
@@ -56,10 +56,10 @@ class DelayLaw:
         raise NotSupportedError(f"{self!r} has no quantile; {use}.")
 
     def upper_bound(self, horizon: int, delta: float) -> float:
-        """``u_T(delta)``: all ``horizon`` delays keep it with probability 1 - delta / 2, in steps.
+        """The bound ``u_T(delta)`` in steps, which no delay exceeds with probability 1 - delta / 2.
 
-        It is the smallest ``u`` with ``horizon * P(tau > u) <= delta / 2`` (a union bound); the
-        other half of ``delta`` is for the confidence bounds.
+        For ``horizon`` delays it is the smallest ``u`` with ``horizon * P(tau > u) <= delta / 2``,
+        a union bound; the other half of ``delta`` is for the confidence bounds.
         """
         horizon = validation.whole(horizon, "horizon", 1)
         delta = validation.probability(delta, "delta")
@@ -144,11 +144,11 @@ class PoissonDelay(DelayLaw):
         return self._least(lambda u: pdtr(u, self.mean) >= p)
 
     def _upper_quantile(self, tail: float) -> float:
-        # The survival function keeps its digits where 1 - tail rounds to 1.
+        # The survival function pdtrc stays accurate where 1 - tail rounds to 1.
         return self._least(lambda u: pdtrc(u, self.mean) <= tail)
 
     def _least(self, holds: Callable[[int], bool]) -> float:
-        """The smallest ``u`` for which it holds; beyond the range tails are below 1e-324."""
+        """The smallest ``u`` with ``holds(u)``; beyond the range, tails are below 1e-324."""
         return float(bisect_left(range(int(2.0 * self.mean) + 2_500), True, key=holds))
 
 
@@ -172,14 +172,14 @@ class GeometricDelay(DelayLaw):
     def sample(self, n: int, generator: Generator) -> Tensor:
         n = _checked(n, generator)
         uniform = torch.rand(n, generator=generator, dtype=torch.double, device=generator.device)
-        # Inverse cdf: P(tau >= u) = (1 - p)^u; log1p keeps digits for u near 0.
+        # By the inverse cdf, as P(tau >= u) = (1 - p)^u; log1p is accurate near 0.
         return (torch.log1p(-uniform) / self._log_survival).floor().long()
 
     def quantile(self, p: float) -> float:
         return self._upper_quantile(1.0 - validation.probability(p, "p"))
 
     def _upper_quantile(self, tail: float) -> float:
-        # P(tau > u) <= tail  <=>  u + 1 >= log(tail) / log(1 - p); forgive one rounding.
+        # P(tau > u) <= tail  <=>  u + 1 >= log(tail) / log(1 - p); the factor allows for rounding.
         steps = math.log(tail) / self._log_survival
         return float(max(math.ceil(steps * (1.0 - 1e-14)) - 1, 0))
 
@@ -201,7 +201,7 @@ class SubExponentialDelay(DelayLaw):
         b: the tail parameter b, in steps, above 0, at most 2^53.
         paper_min: use the minimum that the paper prints for psi, to reproduce its figures. It is a
             misprint: inverting the tail ``exp(-min(x^2 / (2 xi^2), x / (2 b)))`` gives the maximum.
-            With the minimum delays exceed the bound far more often than promised.
+            With the minimum, delays exceed the bound far more often than promised.
 
     Example:
         >>> law = SubExponentialDelay(mean=10.0, xi=9.0, b=1.0)
@@ -233,7 +233,7 @@ class SubExponentialDelay(DelayLaw):
 
 
 def _steps(value: Any, name: str) -> float:
-    """A number of steps, whole or not, checked."""
+    """``value`` as a number of steps, whole or not, from 0 to 2^53."""
     steps = validation.nonnegative(value, name)
     if steps > MOST_STEPS:
         raise InputError(f"{name} must be at most 2^53 steps, got {steps:g}.")
@@ -241,7 +241,7 @@ def _steps(value: Any, name: str) -> float:
 
 
 def _checked(n: Any, generator: Any) -> int:
-    """How many delays to draw; both arguments of ``sample`` are checked."""
+    """Check both arguments of ``sample``; returns ``n``, how many delays to draw."""
     validation.instance(generator, Generator, "generator", "a torch.Generator")
     return validation.whole(n, "n", 0)
 

@@ -39,15 +39,15 @@ from botorch_delay.workers import spawned_pool
 
 HELD_OUT = 0.5
 FOLDS = 2
-LANDMARKS = 200  # digits whose similarities to an image are its features
-TOLERANCE, STEPS = 1e-6, 2000  # of the solver
-GUESSING = 0.9  # the error of predicting 0.1 for every digit, and the worst one that is reported
-# An evaluation takes this many times as long as it computes, so that it is long beside an ask.
+LANDMARKS = 200  # components of the Nystroem approximation of the RBF kernel
+TOLERANCE, STEPS = 1e-6, 2000  # where the solver of the ridge regression stops
+GUESSING = 0.9  # the error of predicting 0.1 for every digit; larger ones are cut to this
+# An evaluation is made to last this many times its computing time, long compared with an ask.
 SLOWNESS = 5.0
 
 Array = NDArray[Any]
 
-# Methods and clocks of the race by label.
+# By label, each method in the race, and its clock.
 RACERS = {
     "this library": (METHODS["bpe-delay"], "workers-4"),
     "random search": (
@@ -61,11 +61,11 @@ RACERS = {
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What the demo found; as text, what the command prints."""
+    """What the demo found; its text is what the command prints."""
 
     best: Mapping[str, float]  # the recommended settings
-    loss: float  # theirs, on held-out digits
-    rival: float  # the same for the best of as many random settings
+    loss: float  # the error of these settings on held-out digits
+    rival: float  # the same for the best of equally many random settings
     report: RunReport
     optimizer: BPEDelayOptimizer
 
@@ -101,23 +101,23 @@ def demo_space() -> Space:
 class Classifier:
     """Squared error of kernel ridge regression, cross-validated on half of the digits.
 
-    Ten outputs say which digit an image is. Grey values are raised to a power, images blurred, and
-    principal components partly whitened, before an RBF kernel, in units of the images' spread, and
-    ridge regression, whose solver takes more steps the smaller the penalty. Nothing is random.
+    Ten outputs say which digit an image is. Grey values are raised to a power, images are blurred,
+    and their principal components partly whitened and scaled to a spread of 1. An RBF kernel and
+    ridge regression follow; the smaller the penalty, the longer it takes. Nothing is random.
     """
 
-    seed: int  # of the split into digits to tune on and held-out digits
-    slowness: float = 1.0  # how many times longer than its computation a call takes, at least 1
+    seed: int  # of the split into digits for tuning and held-out digits
+    slowness: float = 1.0  # duration of a call as a multiple of its computing time, at least 1
 
     def __call__(self, **settings: float) -> float:
-        """Mean loss over the folds, after a pause according to the slowness."""
+        """Mean loss over the folds, after a pause: the call takes ``slowness`` times as long."""
         begin = time.perf_counter()
         loss, seconds = self.evaluate(settings)
         time.sleep(max(self.slowness * seconds - (time.perf_counter() - begin), 0.0))
         return loss
 
     def evaluate(self, settings: Mapping[str, float]) -> tuple[float, float]:
-        """Mean loss over the folds, and its processor time in seconds."""
+        """Mean loss over the folds, and the processor time that it took, in seconds."""
         images, labels, _, _ = _digits(self.seed)
         begin = time.thread_time()
         losses = [
@@ -127,7 +127,7 @@ class Classifier:
         return float(np.mean(losses)), time.thread_time() - begin
 
     def held_out(self, settings: Mapping[str, float]) -> float:
-        """Mean loss on the held-out digits, trained on each fold."""
+        """Mean loss on the held-out digits, over classifiers trained on one fold each."""
         images, labels, *held = _digits(self.seed)
         folds = _folds(len(images))
         return float(np.mean([_loss(settings, images[i], labels[i], *held) for i, _ in folds]))
@@ -141,10 +141,10 @@ def run_demo(
     store: Path | None = None,
     picture: Path | None = None,
 ) -> DemoResult:
-    """Tune with ``workers`` processes and at least 2 ``trials``, and compare on held-out digits.
+    """Tune the classifier, and compare the result with random search's on held-out digits.
 
-    Asks and answers are committed to ``store``, which is resumed if it exists; ``picture`` is a PNG
-    file to draw to.
+    ``workers`` processes evaluate ``trials`` settings, at least 2. Asks and answers are committed
+    to the file ``store``, from which the run resumes; ``picture`` is a PNG file to draw to.
     """
     validation.installed("sklearn", "The demo needs scikit-learn")
     workers = validation.whole(workers, "workers", 1)
@@ -174,16 +174,16 @@ def run_demo(
 
 @dataclass(frozen=True)
 class RaceResult:
-    """The result of the race; as text, who won."""
+    """The result of the race; its text says who won."""
 
-    # By racer and seed the recommendations after every ask, with the time in seconds and the
+    # By racer, then by seed: the recommendation after each ask, with its time in seconds, and its
     # cross-validated loss as regret.
     lines: dict[str, list[list[Recommended]]]
-    held_out: dict[str, Array]  # the loss of the last one on held-out digits
-    target: float  # the cross-validated loss to reach, the median of random search at its end
+    held_out: dict[str, Array]  # by seed, held-out loss of the last recommendation
+    target: float  # the cross-validated loss to reach: the final median of random search
 
     def seconds(self, racer: str) -> Array:
-        """Until its recommendation reaches the target for good, by seed; inf if never."""
+        """Seconds until the recommendation reaches the target for good, by seed; inf if never."""
         found = []
         for line in self.lines[racer]:
             missed = [step.time for step in line if step.regret > self.target]
@@ -223,7 +223,7 @@ def run_race(
 ) -> RaceResult:
     """Race this library, random search, TPE and a loop of batches, each on four simulated workers.
 
-    Each of the ``seeds`` has its own split of the digits; ``workers`` processes simulate.
+    Each of the ``seeds`` has its own split of the digits. ``workers`` processes do the simulations.
     """
     validation.installed("sklearn", "The demo needs scikit-learn")
     seeds = validation.whole(seeds, "seeds", 1)
@@ -248,7 +248,7 @@ def run_race(
 
 
 class _Classification(Problem):
-    """The negated loss, whose regret is the loss, and its processor time as the duration."""
+    """The loss, negated so that regret is the loss; durations are its processor times."""
 
     noise_std = 0.0
     highest = 0.0
@@ -280,7 +280,7 @@ def _raced(racer: str, seed: int, trials: int) -> tuple[list[Recommended], float
 
 
 def _draw_race(result: RaceResult, path: Path) -> None:
-    """Medians over the seeds against time, and their quartiles."""
+    """Draw the median loss over the seeds, with quartiles, against time."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 5), layout="constrained")
@@ -310,7 +310,7 @@ def _draw_race(result: RaceResult, path: Path) -> None:
 
 
 def _draw(result: DemoResult, path: Path) -> None:
-    """All settings as lines, the loss over time, and each worker's timeline."""
+    """Draw all settings as lines, the loss over time, and each worker's timeline."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(13, 7.5), layout="constrained")
@@ -327,7 +327,7 @@ def _draw(result: DemoResult, path: Path) -> None:
 
 
 def _loss(settings: Mapping[str, float], images: Array, labels: Array, *test: Array) -> float:
-    """Mean squared error on test images and labels after training, at most that of guessing."""
+    """Mean squared error on test images and labels after training, at most ``GUESSING``."""
     from sklearn.kernel_approximation import Nystroem
     from sklearn.linear_model import Ridge
     from sklearn.pipeline import make_pipeline
@@ -340,14 +340,14 @@ def _loss(settings: Mapping[str, float], images: Array, labels: Array, *test: Ar
     )
     outputs = np.eye(10)
     with warnings.catch_warnings(), threadpool_limits(1):
-        warnings.simplefilter("ignore")  # of nearly equal landmarks
+        warnings.simplefilter("ignore")  # warnings about nearly equal landmarks
         images, shown = _components(settings, images, test[0])
         found = classifier.fit(images, outputs[labels]).predict(shown)
     return min(float(np.square(found - outputs[test[1]]).sum(axis=1).mean()), GUESSING)
 
 
 def _components(settings: Mapping[str, float], *images: Array) -> list[Array]:
-    """Images by the principal components of the first ones, which get a total variance of 1."""
+    """Each set in the principal components of the first, where that has total variance 1."""
     from scipy.ndimage import gaussian_filter
 
     blur, whitening = settings["blur"], settings["whitening"]

@@ -22,7 +22,7 @@ class BotorchDelayError(Exception):
 
 
 class InputError(BotorchDelayError, InputDataError, ValueError):
-    """An argument has the right type and a value that cannot be used."""
+    """An argument has the right type, but a value that cannot be used."""
 
 
 class InputTypeError(InputError, TypeError):
@@ -42,7 +42,7 @@ class NoAnswerError(BotorchDelayError, RuntimeError):
 
 
 class EmptyDomainError(BotorchDelayError, RuntimeError):
-    """No point is left to ask: every point of the active set is infeasible."""
+    """No point can be asked: each is infeasible, held or known, or the constraints leave none."""
 
 
 class ExhaustedDesignError(EmptyDomainError):
@@ -86,14 +86,14 @@ class FitWarning(BotorchWarning, RuntimeWarning):
 
 
 class FewerTrialsWarning(BotorchWarning, RuntimeWarning):
-    """An ask for several trials could give only the first of them."""
+    """An ask for several trials could return only the first few."""
 
 
 class OutsideWarning(BotorchWarning, UserWarning):
     """A result was attached at a point outside of the domain."""
 
 
-# Whose lines are between a user's call and a warning: decorators of PyTorch's, and the locks.
+# Code between a user's line and a warning: this package, PyTorch's decorators, context managers.
 _BETWEEN = (
     os.path.dirname(__file__) + os.sep,
     os.path.dirname(torch.__file__) + os.sep,
@@ -103,7 +103,7 @@ _BETWEEN = (
 
 
 def warn(message: str, category: type[Warning]) -> None:
-    """Give a warning that names the user's line which led to it, however deep it is given."""
+    """Warn with the location of the user's call, however deep in the package this is called."""
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_BETWEEN):
         frame, level = frame.f_back, level + 1

@@ -25,13 +25,13 @@ from botorch_delay.optimizers.reading import TABLE_COLUMNS, table_columns
 
 __all__ = ["import_results", "params_of", "read_number", "write_results"]
 
-MAX_LISTED = 8  # lines with errors in a message
-_FORMULAS = ("=", "+", "-", "@")  # which spreadsheets would compute, also those of strangers
+MAX_LISTED = 8  # lines with errors that a message shows
+_FORMULAS = ("=", "+", "-", "@")  # a cell that begins so is run as a formula by spreadsheets
 _WITHOUT_VALUE = ("running", "failed", "abandoned")
 
 
 def read_number(text: str, what: str, *, comma: bool = False) -> float:
-    """The finite number in a text; InputError, with a hint at a decimal comma unless ``comma``."""
+    """The finite number in a text, with a decimal ``comma`` if that is allowed; else InputError."""
     number = as_number(with_point(text) if comma else text)
     if number is not None and math.isfinite(number):
         return number
@@ -53,7 +53,7 @@ def params_of(domain: Domain, settings: Sequence[str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for setting in settings:
         name, equals, text = setting.partition("=")
-        for known in sorted(domain.columns.parameters):  # which may have a = of its own
+        for known in sorted(domain.columns.parameters):  # a name may itself contain a =
             if setting.startswith(f"{known}="):
                 name, text = known, setting.removeprefix(f"{known}=")
         if not equals or name in values:
@@ -66,7 +66,7 @@ def params_of(domain: Domain, settings: Sequence[str]) -> dict[str, Any]:
 
 
 def _value(domain: Domain, name: str, text: str, *, comma: bool = False) -> Any:
-    """The value of a parameter from its text, allowed or not."""
+    """The value that a text means for a parameter, whether the parameter allows it or not."""
     parameter = domain.columns.parameters.get(name)
     listed = parameter.values if isinstance(parameter, Choice) else ()
     value = value_of(text, listed, comma=comma)
@@ -78,8 +78,8 @@ def _value(domain: Domain, name: str, text: str, *, comma: bool = False) -> Any:
 def write_results(optimizer: Optimizer, path: Path) -> int:
     """Write every trial and attached result to a CSV file, and return their number.
 
-    An existing file is replaced only if it is empty, or has the columns of such a table and no
-    more, and no result that the study does not have.
+    An existing file is replaced only if it is empty, or if it has the columns of such a table and
+    no others, and no result that the study lacks.
     """
     path = Path(path)
     if path.suffix.lower() != ".csv":
@@ -101,7 +101,7 @@ def write_results(optimizer: Optimizer, path: Path) -> int:
             "as it is. Import it first, or choose another name."
         )
     path = path.resolve()
-    part = path.with_name(f".{uuid.uuid4().hex}.part")  # or an error would leave half a table
+    part = path.with_name(f".{uuid.uuid4().hex}.part")  # an error must not leave half a table
     try:
         with part.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, columns)
@@ -128,13 +128,13 @@ def _cell(value: Any) -> Any:
 
 
 def import_results(optimizer: Optimizer, path: Path) -> tuple[int, int, int]:
-    """Take the results in a CSV file, all or none; how many were told, attached, and known.
+    """Take all results in a CSV file, or none; returns how many were told, attached, and known.
 
     Its header must have a column for each parameter and one for the value; others are ignored.
     Separators are commas, semicolons or tabs; with the latter two, numbers may have decimal commas.
-    A row with the number of a running trial and its settings, as ``write_results`` writes them, is
-    told; others are attached. Trials without a value are skipped, and so are results that the study
-    has already, as often as it has them, or had before they were taken back or corrected.
+    A row that ``write_results`` wrote for a running trial is told if its settings are unchanged and
+    the trial still runs; others are attached. Trials without a value are skipped. So are results
+    that the study has, or had before they were detached or corrected, as often as they occur there.
     """
     found = _read_results(optimizer, Path(path))
     for said in found.moved:
@@ -148,14 +148,14 @@ def import_results(optimizer: Optimizer, path: Path) -> tuple[int, int, int]:
 
 
 class _Results(NamedTuple):
-    """What a table says.
+    """What was read from a table.
 
     Attributes:
         told: values of running trials, by number.
         attached: parameters and values of other results that the study does not have.
         known: how many results the study has already.
-        lines: where those are that it does not have.
-        moved: warnings of rows of running trials that have other settings than these.
+        lines: numbers of the lines with results that the study does not have.
+        moved: warnings about rows with the number of a running trial, but other settings.
     """
 
     told: dict[int, float]
@@ -189,7 +189,7 @@ def _read_results(optimizer: Optimizer, path: Path) -> _Results:
         trial = trials.get(cells.get("trial", "").strip())
         runs = trial and trial.state.value == cells.get("state", "").strip() == "running"
         if trial and domain.words(trial.x) == domain.words(x):
-            x = trial.x  # which a spreadsheet may have rounded, as the value
+            x = trial.x  # a spreadsheet may have rounded the settings, and the value
             own = [trial.value, *(said.value for said in trial.corrections)]
             alike = [v for v in own if v is not None and math.isclose(v, value, rel_tol=1e-6)]
             value = alike[0] if alike else value
@@ -215,7 +215,7 @@ def _read_results(optimizer: Optimizer, path: Path) -> _Results:
 
 
 def _rows(path: Path, needed: Sequence[str]) -> tuple[list[tuple[int, dict[str, str]]], bool]:
-    """Line numbers and cells by column of a CSV file; whether numbers may have decimal commas."""
+    """Rows of a CSV file (line number, cells by column); whether it may have decimal commas."""
     header, rows, comma = read_table(path)
     for name in needed:
         if header.count(name) != 1:

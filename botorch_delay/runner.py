@@ -1,4 +1,4 @@
-"""Drive an optimizer on an executor: keep its workers busy, tell results as they come."""
+"""Drive an optimizer on an executor: keep its workers busy, and tell results as they come."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ __all__ = ["Evaluation", "OnResult", "RunReport", "run"]
 
 logger = logging.getLogger(__name__)
 
-# A pool that breaks so often without a result in between will not recover.
+# A pool that breaks this often in a row, without a result in between, will not recover.
 MAX_BREAKS_IN_A_ROW = 6
-# The certificate is looked at after each of the first answers, then after this growth of theirs.
+# Certificates are computed after each of the first answers, then at this growth of their number.
 FIRST_LOOKS, GROWTH = 20, 1.05
-# Seconds after which to look for Ctrl-C and a lost cluster, if nothing returns.
+# Seconds between checks for Ctrl-C and a lost cluster while nothing returns.
 LOOK_EVERY = 0.1
 _GOES_ON = "Everything told so far is kept; with a store, the same call goes on from there."
 
-# Settings of GPyTorch, warning filters and random generators are global: of several runs in
-# threads only one at a time works on its optimizer, while the workers of all go on.
+# GPyTorch's settings, warning filters and random generators are global. So if there are several
+# runs in threads, only one at a time uses its optimizer, while the workers of all go on.
 _turn = threading.RLock()
 
 OnResult = Callable[[Optimizer, Trial], bool | None]
@@ -56,12 +56,12 @@ class RunReport:
     """What a call of :func:`run` did.
 
     Attributes:
-        evaluations: those that returned, in the order of their return.
-        failed: ids of trials that failed, also without an evaluation that returned, as when a
-            worker process dies.
+        evaluations: those that returned, in the order in which they did.
+        failed: ids of trials that failed, also of those whose evaluation never returned, for
+            instance because a worker process died.
         resumed: how many trials had been asked before this call.
-        abandoned: ids of trials that were running when an earlier run died, or were cancelled.
-        pending: ids of trials asked before that still run; they are not evaluated here.
+        abandoned: ids of trials that a dead run left running, or that were cancelled or given up.
+        pending: ids of trials that were asked outside of this call and still run.
         certificate: the one that ended the run, if ``until_gap`` did.
     """
 
@@ -121,35 +121,35 @@ def run(
 
     With a :class:`~botorch_delay.Space` the objective gets the parameters, as keywords if its
     signature takes all of them by name, else as one dict; without one, a CPU tensor of shape ``d``.
-    It returns a finite number; anything else, or an exception, makes a failed trial. Failures
-    before any success are abandoned, and may be asked again, if they or Ctrl-C end the run.
+    It returns a finite number; anything else, or an exception, makes a failed trial. If failures or
+    Ctrl-C end the run before any success, failed trials are abandoned: they may be asked again.
 
     Args:
-        optimizer: whose points are asked.
-        objective: called in the workers, which runs may share; for processes it must be picklable.
+        optimizer: chooses the points.
+        objective: called in the workers; for processes it must be picklable.
         executor: a ``concurrent.futures.Executor`` (for Dask ``client.get_executor()``) or a
-            ``pebble.ProcessPool``. A ``ProcessPoolExecutor`` that breaks is replaced until the end;
-            trials whose process died have failed (all after SIGTERM); others are evaluated again.
-        n_trials: the total, trials already asked included; a shorter horizon is extended to it. It
-            ends earlier once exact evaluations have been made of all points, or after ``finish()``.
+            ``pebble.ProcessPool``; several runs may share it. A broken ``ProcessPoolExecutor`` is
+            replaced; trials whose process died fail (all, if by SIGTERM), others are repeated.
+        n_trials: the total, trials already asked included; a shorter horizon is extended to it. The
+            run ends earlier once exact evaluations cover all points, or after ``finish()``.
         max_in_flight: how many trials run at once.
-        store: a file in which every ask and answer is committed, and from which the run resumes if
-            it exists; trials that were running then are abandoned. One run at a time uses it.
-        timeout: seconds until the worker of an evaluation is killed and its trial failed; needs a
-            ``pebble.ProcessPool``. If durations depend on values it voids the guarantee.
-        max_failures: failures without any success after which nothing more is asked, and the run
-            ends unless an evaluation in flight succeeds; None for no limit.
+        store: a file to which every ask and answer is committed, and from which the run resumes if
+            it exists; trials that it left running are abandoned. Only one run at a time may use it.
+        timeout: seconds after which the worker of an evaluation is killed and its trial fails;
+            needs a ``pebble.ProcessPool``. It voids the guarantee if durations depend on values.
+        max_failures: once this many evaluations have failed and none succeeded, nothing more is
+            asked, and the run ends unless one in flight succeeds; None for no limit.
         on_result: called with the optimizer and each settled trial; True stops further asks. If it
             raises, it is not called again, no more is asked, and the error is raised at the end.
         progress: whether to show a progress bar.
-        until_gap: stop asking once ``certificate.gap``, in units of the values, is at most this,
-            also when all is settled; a heuristic with a learned kernel, too small with few answers.
+        until_gap: stop asking once ``certificate.gap``, in units of the values, is at most this and
+            stays so when all is told. With a learned kernel a heuristic, too small at first.
 
     Raises:
-        InputError: if an argument, a timeout included, or the objective cannot be used.
+        InputError: if an argument cannot be used, or not with this executor.
         StorageError: if the store cannot be used, or another run uses it.
         RunError: after ``max_failures``, or if a pool keeps breaking or loses its cluster.
-        KeyboardInterrupt: after Ctrl-C, once what is in flight is told; a second abandons it.
+        KeyboardInterrupt: after Ctrl-C, once trials in flight are told; a second abandons these.
     """
     pool = workers.make_pool(executor, timeout)
     try:
@@ -182,13 +182,13 @@ class _Loop:
     report: RunReport = field(default_factory=RunReport)
     interrupts: list[int] = field(default_factory=list)  # one for each Ctrl-C
     in_flight: dict[Future[Evaluation], Trial] = field(default_factory=dict)
-    held_back: list[tuple[Trial, str]] = field(default_factory=list)  # failures, with their reasons
+    held_back: list[tuple[Trial, str]] = field(default_factory=list)  # failures not yet told
     last_failure: str = ""  # with its traceback
-    again: list[Trial] = field(default_factory=list)  # asked, and to be handed to a worker
+    again: list[Trial] = field(default_factory=list)  # asked, and still to be handed to a worker
     failures: int = 0  # before the first success
     succeeded: bool = False  # whether an evaluation has succeeded
     stopped: bool = False  # by on_result or Ctrl-C
-    mistake: BaseException | None = None  # that on_result or the store raised
+    mistake: BaseException | None = None  # raised by on_result or by the store
     good_enough: bool = False  # whether the gap was small enough at the last look
     last_look: int = 0  # number of answers when the certificate was last looked at
     breaks_in_a_row: int = 0
@@ -223,7 +223,7 @@ class _Loop:
         self.report.resumed = asked = len(optimizer.trials)
         answered = sum(trial.value is not None for trial in optimizer.trials)
         self.succeeded = answered > 0
-        self.good_enough = self.until_gap is not None and self.succeeded  # looked at before asking
+        self.good_enough = self.until_gap is not None and self.succeeded  # checked before any ask
         if answered < self.n_trials <= asked:
             logger.warning(
                 "nothing is evaluated: %d trials have been asked before, %d of them with an "
@@ -252,9 +252,9 @@ class _Loop:
                 wait(self.in_flight, LOOK_EVERY, return_when=FIRST_COMPLETED)
                 done = [future for future in self.in_flight if future.done()]
                 with _turn:
-                    while done:  # no name keeps a future: Dask would make a lost result anew
+                    while done:  # keep no reference: Dask would recompute a lost result
                         self._collect(done.pop(0))
-                if len(self.interrupts) > 1:  # never between a change and its commit
+                if len(self.interrupts) > 1:  # raised here, never between a change and its commit
                     raise KeyboardInterrupt
                 if self.interrupts and not self.stopped:
                     self.stopped = True
@@ -269,14 +269,14 @@ class _Loop:
                 raise self.mistake
         finally:
             with _turn:
-                self.on_result, self.stopped = None, True  # the first may be what failed
+                self.on_result, self.stopped = None, True  # on_result may be what failed
                 try:
                     self._collect_answers()
                 finally:
                     self._let_go()
 
     def _let_go(self) -> None:
-        """Abandon what has not come back, and commit all that has."""
+        """Abandon every trial that has not come back, and commit all changes."""
         for future in self.in_flight:
             future.cancel()
         for trial in [*self.in_flight.values(), *self.again, *(t for t, _ in self.held_back)]:
@@ -285,7 +285,7 @@ class _Loop:
         self._commit()
 
     def _fill(self) -> None:
-        """Ask for every free place."""
+        """Submit trials until ``max_in_flight`` are in flight, or no more are to be asked."""
         optimizer, places = self.optimizer, self.max_in_flight
         while len(self.in_flight) < places:
             if self.again and not self._is_hopeless():
@@ -299,7 +299,7 @@ class _Loop:
                 trial = optimizer.ask()
             except (EmptyDomainError, HorizonError) as error:
                 if self.held_back:
-                    self._tell_failures()  # they may be asked again
+                    self._tell_failures()  # their points may be asked again
                     continue
                 # All points are known, or finish() was called, perhaps before this call.
                 ends = isinstance(error, HorizonError) or (optimizer.exact and self.succeeded)
@@ -313,7 +313,7 @@ class _Loop:
 
     def _submit(self, trial: Trial) -> None:
         """Commit a trial, and hand it to a worker."""
-        if not self._commit():  # before a worker knows: an answer in the store always has its ask
+        if not self._commit():  # first, so that the store never has an answer without its ask
             self._abandon(trial)
             return
         self.again.append(trial)  # until a worker has it
@@ -325,25 +325,25 @@ class _Loop:
         except Exception as error:
             raise RunError(f"The executor takes no work ({one_line(error)}). {_GOES_ON}") from error
         self.in_flight[future] = trial
-        self.again.remove(trial)  # last, so that an interrupt always finds the trial in one of both
+        self.again.remove(trial)  # last: an interrupt must always find the trial in one of the two
 
     def _collect(self, future: Future[Evaluation]) -> None:
-        """Tell how an evaluation ended."""
+        """Take in how an evaluation ended."""
         if (trial := self.in_flight.pop(future, None)) is None:
-            return  # settled already, by a broken pool
+            return  # settled already, when the pool broke
         try:
             evaluation = future.result()
         except BrokenProcessPool as error:
             self.in_flight[future] = trial
             self._repair(str(error))
-        except CancelledError:  # a cluster that was lost, for instance: no fault of the point
+        except CancelledError:  # a lost cluster, for instance: not the fault of the point
             self._abandon(trial)
             self._settled(trial)
-        except Exception as error:  # the executor's own: lost workers, results that do not pickle
+        except Exception as error:  # from the executor: lost workers, results that do not pickle
             limit = self.pool.timeout if isinstance(error, TimeoutError) else None
             self._fail(trial, f"timed out after {limit:g} seconds" if limit else one_line(error))
         except BaseException:  # KeyboardInterrupt, raised by the objective
-            if not self.interrupts:  # which reach worker processes as well
+            if not self.interrupts:  # Ctrl-C reaches worker processes, too
                 self.in_flight[future] = trial
                 raise
             self._abandon(trial)
@@ -354,7 +354,7 @@ class _Loop:
             self._tell(trial, evaluation)
 
     def _collect_answers(self, *, failures: bool = False) -> None:
-        """Tell the answers that have come meanwhile, or also the failures."""
+        """Tell the answers that have come in meanwhile, with ``failures`` also the failures."""
         for future in list(self.in_flight):
             returned = future.done() and not future.cancelled() and future.exception() is None
             if returned and (failures or future.result().value is not None):
@@ -378,9 +378,9 @@ class _Loop:
             self._tell_failures()
 
     def _repair(self, message: str) -> None:
-        """Replace a broken pool; trials that broke it have failed, others are evaluated again."""
+        """Replace a broken pool; trials that broke it fail, others are evaluated again."""
         self._collect_answers(failures=True)
-        if self.interrupts:  # which kill worker processes that have nothing to do
+        if self.interrupts:  # Ctrl-C kills idle worker processes, which breaks the pool
             raise KeyboardInterrupt
         broke = self.pool.broken_by(list(self.in_flight.values()))
         beside = ", of this trial or of another" if broke is None else ""
@@ -388,7 +388,7 @@ class _Loop:
             if broke is not None and trial not in broke:
                 self.again.append(trial)
                 del self.in_flight[future]
-        while self.in_flight:  # one by one, as what is told may end the run
+        while self.in_flight:  # one by one, as telling a failure may end the run
             self._fail(self.in_flight.popitem()[1], f"a worker process died{beside}: {message}")
         self.breaks_in_a_row += 1
         logger.warning("the process pool broke (%s); %d in a row", message, self.breaks_in_a_row)
@@ -400,7 +400,7 @@ class _Loop:
             )
 
     def _fail(self, trial: Trial, reason: str, calls: str = "") -> None:
-        """An evaluation failed: tell it, or hold it back until one has succeeded."""
+        """Tell a failure, or hold it back until an evaluation has succeeded."""
         logger.info("trial %d: %s", trial.id, calls or reason)
         if self.succeeded or self.max_failures is None or trial.state is not TrialState.RUNNING:
             self._tell_failure(trial, reason)
@@ -434,7 +434,7 @@ class _Loop:
             self._tell_failure(*self.held_back.pop(0))
 
     def _tell_failure(self, trial: Trial, reason: str) -> None:
-        reason = reason.encode("utf-8", "backslashreplace").decode()  # or no log could hold it
+        reason = reason.encode("utf-8", "backslashreplace").decode()  # or logging it would fail
         if trial.state is not TrialState.RUNNING:  # a callback has abandoned it, for instance
             logger.warning("trial %d, settled elsewhere, failed: %s", trial.id, reason)
             return
@@ -478,7 +478,7 @@ class _Loop:
         return not (self.good_enough or self.stopped or len(self.optimizer.trials) >= self.n_trials)
 
     def _commit(self) -> bool:
-        """Save what is new; where that fails the run ends once all that is in flight is told."""
+        """Save what is new; False on failure: the run then ends once trials in flight are told."""
         if self.store is None:
             return True
         patience = time.monotonic() + sqlite.LONGEST_LOCK

@@ -1,9 +1,9 @@
 """Studies in files, for experiments that are not programs.
 
-The space is a TOML file with a table for each parameter:
+The space is described by a TOML file with a table for each parameter:
 
     [parameters.temperature]
-    low = 20                     # both without a decimal point: whole numbers
+    low = 20                     # both ends without a decimal point: whole numbers
     high = 80
     unit = "°C"
 
@@ -16,8 +16,8 @@ The space is a TOML file with a table for each parameter:
     [parameters.acid]
     values = ["citric", "malic"]
 
-A range without ``step`` or ``steps`` makes it a box, else it is the grid of all combinations. Or
-the arms are the rows of a CSV file, whose columns may be described by parameters:
+If any range has neither ``step`` nor ``steps`` the space is a box, else it is the grid of all
+combinations. Or the arms are the rows of a CSV file; parameters may then describe its columns:
 
     arms = "arms.csv"            # a header with the names, one row of values per arm
 """
@@ -55,7 +55,7 @@ __all__ = [
     *("format_study", "format_trials", "read_space"),
 ]
 
-MAX_LISTED = 8  # failed trials that are named
+MAX_LISTED = 8  # failed trials that are listed
 
 _ROUND = (
     "  (a round tries settings of which little is known; when their results are in it closes, and\n"
@@ -88,7 +88,7 @@ def read_space(path: str | os.PathLike[str]) -> Space:
 
 
 def _space_of_arms(folder: Path, arms: Any, tables: Mapping[str, Any]) -> Space:
-    """The arms of a CSV file; values or ends that a table does not tell are those of the arms."""
+    """The arms of a CSV file; a table without values or ends gets those of its column."""
     if not isinstance(arms, str):
         raise InputError(f"arms must be the name of a CSV file, got {arms!r}.")
     told = {"values", "low", "high"}
@@ -136,7 +136,7 @@ def _parameter(name: str, table: Any) -> Parameter:
 
 
 def _steps(low: Any, high: Any, steps: Any, log: Any = False, unit: Any = None) -> Choice:
-    """Evenly spaced numbers between two ends, or with equal ratios."""
+    """``steps`` numbers from one end to the other, evenly spaced, or in equal ratios if ``log``."""
     check = validation.positive if log else validation.real
     ends = check(low, "low"), check(high, "high")
     steps = validation.whole(steps, "steps", 2, MAX_ARMS)
@@ -266,7 +266,7 @@ def format_trials(
 ) -> str:
     """A table of described trials or attached results, with a column per parameter.
 
-    The last column is "asked" (how long ago), "value", or none; ``units`` are by parameter.
+    The ``last`` column is "asked" (how long ago), "value", or none; ``units`` are by parameter.
     """
     if not trials:
         return "none"

@@ -1,4 +1,4 @@
-"""Checks of arguments; errors say what was expected, what came, and what to do."""
+"""Checks of arguments; errors say what was expected, what was given, and what to do."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from botorch_delay.exceptions import InputError, InputTypeError, MissingExtraError, warn
 
-# Optional modules and what to install for them, as in pyproject.toml.
+# Optional modules, and the requirement that installs each, as in pyproject.toml.
 REQUIREMENTS = {
     "ax": "ax-platform>=1.3.1,<1.4",
     "cocoex": "coco-experiment>=2.8",
@@ -39,7 +39,7 @@ FAILED = "Call mark_failed(trial) if an evaluation gave no usable value."
 
 
 def whole(value: Any, name: str, minimum: int, maximum: int = 2**53) -> int:
-    """``value`` as an int between two ends; bools and 3.5 are refused."""
+    """``value`` as an int from ``minimum`` to ``maximum``; 3.0 is accepted, bools are refused."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     try:
@@ -61,7 +61,7 @@ def seed(value: Any) -> int:
 
 
 def real(value: Any, name: str) -> float:
-    """``value`` as a finite float: a real number, or a tensor or array of one."""
+    """``value`` as a finite float: a real number, or a tensor or array that holds one."""
     if isinstance(value, Tensor):
         if value.numel() != 1:
             raise InputError(
@@ -73,10 +73,10 @@ def real(value: Any, name: str) -> float:
         value = value.item() if value.device.type != "meta" else math.nan
     if np.size(value) == 1 and np.ma.is_masked(value):
         raise InputError(f"{name} must be a number, got a masked value, which has none.")
-    if getattr(getattr(value, "dtype", None), "kind", "") in ("m", "M"):  # times count as integers
+    if getattr(getattr(value, "dtype", None), "kind", "") in ("m", "M"):  # times pass as integers
         raise InputTypeError(f"{name} must be a number, got {value.dtype}; convert it to one.")
     if isinstance(value, bool) or not isinstance(value, numbers.Real | Decimal):
-        if getattr(value, "size", None) == 1 and hasattr(value, "item"):  # of NumPy
+        if getattr(value, "size", None) == 1 and hasattr(value, "item"):  # a NumPy array
             return real(value.item(), name)
         text = f" {reprlib.repr(value)}" if isinstance(value, str) else ""
         raise InputTypeError(f"{name} must be a number, got {type(value).__name__}{text}.")
@@ -92,14 +92,14 @@ def real(value: Any, name: str) -> float:
 
 
 def flag(value: Any, name: str) -> bool:
-    """``value``, a bool or one of NumPy's, as True or False."""
+    """``value``, a bool of Python's or NumPy's, as True or False."""
     if not isinstance(value, bool | np.bool_):
         raise InputTypeError(f"{name} must be True or False, got {value!r}.")
     return bool(value)
 
 
 def instance(value: Any, kind: Any, name: str, expected: str, *, but: Any = ()) -> None:
-    """Refuse a value that is not of a type (or one of a union), or is of one of the types but."""
+    """Refuse a value that is no instance of a type or union, or is one of the types ``but``."""
     if not isinstance(value, kind) or isinstance(value, but):
         got = type(value).__name__
         if isinstance(value, type):
@@ -151,7 +151,7 @@ def matrix(value: Any, name: str, *, empty: bool = False) -> Tensor:
 
 
 def largest_value(like: Tensor) -> float:
-    """How large an answer may be so that sums of squares stay finite in its dtype."""
+    """The largest answer for which sums of squares stay finite in the dtype of ``like``."""
     return 1e-4 * math.sqrt(torch.finfo(like.dtype).max)
 
 
@@ -168,7 +168,7 @@ def noise_variance(value: Any, name: str, like: Tensor) -> float:
 
 
 def answer(value: Any, like: Tensor, name: str = "y", *, hint: str = FAILED) -> float:
-    """``value`` as a finite float that can be computed with in the dtype of ``like``."""
+    """``value`` as a finite float that is small enough to compute with in the dtype of ``like``."""
     try:
         number = real(value, name)
     except InputError as error:
@@ -196,7 +196,7 @@ def column(value: Any, name: str, like: Tensor) -> Tensor:
 
 
 def outputs(value: Any, name: str, like: Tensor) -> Tensor:
-    """:func:`column` of shape ``n x 1``, as BoTorch's models take values."""
+    """As :func:`column`, but of shape ``n x 1``, as BoTorch's models take values."""
     flat = column(value, name, like)
     if value.dim() != 2:
         raise InputError(
@@ -207,7 +207,7 @@ def outputs(value: Any, name: str, like: Tensor) -> Tensor:
 
 
 def matches(value: Tensor, name: str, like: Tensor) -> None:
-    """``value`` is of points, with the dtype, the device and the last dimension of ``like``."""
+    """Refuse anything but points with the dtype, the device and the columns of ``like``."""
     tensor(value, name)
     _check_same_type(value, name, like)
     if value.dim() < 2 or value.shape[-1] != like.shape[-1]:
@@ -218,7 +218,7 @@ def matches(value: Tensor, name: str, like: Tensor) -> None:
 
 
 def rows(value: Any, name: str, like: Tensor) -> None:
-    """``value`` is ``n x d`` and :func:`matches`; no number is read, which a device would delay."""
+    """Check for ``n x d`` and :func:`matches`; reads no values, as that would wait for a device."""
     tensor(value, name)
     _check_rows(value, name)
     matches(value, name, like)
@@ -238,7 +238,7 @@ def _check_finite(value: Tensor, name: str) -> None:
 
 
 def tensor(value: Any, name: str) -> None:
-    """``value`` is a dense tensor that holds numbers."""
+    """Refuse anything but a dense tensor that holds numbers."""
     if not isinstance(value, Tensor):
         raise InputTypeError(
             f"{name} must be a torch.Tensor, got {type(value).__name__}; make one with "
@@ -277,5 +277,5 @@ def installed(module: str, need: str) -> None:
 
 
 def missing(module: str, need: str) -> MissingExtraError:
-    """The error of an optional module that is not installed: what needs it, and how to get it."""
+    """The error for an optional module that is not installed: what needs it, how to get it."""
     return MissingExtraError(f"{need}: pip install '{REQUIREMENTS[module]}'.")

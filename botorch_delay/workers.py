@@ -30,7 +30,7 @@ from botorch_delay.exceptions import InputError, InputTypeError
 from botorch_delay.history.trials import Trial
 
 Objective = Callable[..., SupportsFloat]
-MAX_CALLS = 20  # in a traceback
+MAX_CALLS = 20  # the innermost calls, which a traceback keeps
 
 
 def takes_names(objective: Objective, columns: Columns) -> bool:
@@ -70,7 +70,7 @@ class Evaluation:
     """One evaluation that returned.
 
     Attributes:
-        trial_id: the trial.
+        trial_id: id of the trial.
         worker: process and thread that ran it.
         started: seconds since the epoch.
         finished: seconds since the epoch.
@@ -89,7 +89,7 @@ class Evaluation:
 
 
 def most_at_once(evaluations: Sequence[Evaluation]) -> int:
-    """The most that ran at the same time: a process in place of one that died adds none."""
+    """The most that ran at once; a process that replaces one that died does not add to it."""
     ends = [(e.started, 1) for e in evaluations] + [(e.finished, -1) for e in evaluations]
     running = itertools.accumulate(change for _, change in sorted(ends))
     return max(1, *running) if evaluations else 0  # some may take no time
@@ -111,7 +111,7 @@ def check_sendable(
 class Pool:
     """Any executor of ``concurrent.futures``; ``timeout`` is in seconds."""
 
-    dumps: Callable[[Any], bytes] | None = None  # pickles the objective for the workers
+    dumps: Callable[[Any], bytes] | None = None  # checks that the objective can be sent
 
     def __init__(self, executor: Any, timeout: float | None = None) -> None:
         self._executor = executor
@@ -134,9 +134,9 @@ class Pool:
         return self._executor.submit(_evaluate, objective, *self._portable(trial))
 
     def _portable(self, trial: Trial) -> tuple[int, Any, str]:
-        """Id, point and its form: "names", "dict" or a dtype.
+        """A trial's id, its point, and the point's form: "names", "dict" or a dtype.
 
-        The point is plain values, as tensors would travel through shared memory.
+        The point is in plain values, as tensors would be sent through shared memory.
         """
         if trial.columns.named:
             return trial.id, trial.params, "names" if self._by_name else "dict"
@@ -147,7 +147,7 @@ class Pool:
         return True
 
     def broken_by(self, trials: Sequence[Trial]) -> list[Trial] | None:
-        """Those whose worker processes died by themselves; None if that is not known."""
+        """The trials whose worker process died by itself; None if that is not known."""
         return None
 
     def repair(self) -> bool:
@@ -161,7 +161,7 @@ class Pool:
 class BreakableProcessPool(Pool):
     """A ``ProcessPoolExecutor``, which breaks when a worker dies.
 
-    A file for each trial says which process evaluates it.
+    A file for each trial records which process evaluates it, to know which trials broke the pool.
     """
 
     dumps = staticmethod(pickle.dumps)
@@ -180,12 +180,12 @@ class BreakableProcessPool(Pool):
 
     def broken_by(self, trials: Sequence[Trial]) -> list[Trial] | None:
         processes = list((self._executor._processes or {}).values())
-        # No join: the executor waits for them as well, and only one of two is told how each ended.
+        # Polled, not joined: the executor joins them, too, and only one learns how each ended.
         deadline = time.monotonic() + 1.0
         while any(each.exitcode is None for each in processes) and time.monotonic() < deadline:
             time.sleep(0.01)
-        # The executor terminates the others when one has died; 255 may stand for any exit code
-        # where a server forks processes.
+        # Once one has died, the executor sends SIGTERM to the others; with a fork server, 255 may
+        # stand for any exit code.
         untold = None, -signal.SIGTERM, 255
         dead = {str(each.pid) for each in processes if each.exitcode not in untold}
         if not dead:
@@ -197,7 +197,7 @@ class BreakableProcessPool(Pool):
         broken = self._executor
         self.release()
         self._folder = _new_folder()
-        # Only private attributes have the arguments.
+        # The arguments are only kept in private attributes.
         self._executor = self._replacement = ProcessPoolExecutor(
             max_workers=broken._max_workers,
             mp_context=broken._mp_context,
@@ -231,7 +231,7 @@ class DaskPool(Pool):
     """Dask's ``Client.get_executor()``.
 
     Dask would reuse the value of an earlier call with the same arguments, noise included; unique
-    keys prevent that. Some futures never end once the client has lost its scheduler.
+    keys prevent that. Some futures never end once the client has lost its scheduler, see ``alive``.
     """
 
     def __init__(self, executor: Any) -> None:
@@ -251,7 +251,7 @@ class DaskPool(Pool):
 
 
 def make_pool(executor: Any, timeout: float | None) -> Pool:
-    """The pool of an executor of ``concurrent.futures``, Pebble or Dask."""
+    """The pool for an executor of ``concurrent.futures``, Pebble or Dask."""
     if timeout is not None:
         timeout = validation.positive(timeout, "timeout")
     if inspect.isclass(executor):
@@ -306,14 +306,14 @@ def _evaluate(objective: Objective, trial_id: int, point: Any, form: str) -> Eva
 
 
 def _evaluate_noted(note: Path, *arguments: Any) -> Evaluation:
-    """Run in a worker process: the same, after saying which process it is."""
+    """Run in a worker process: write its process id to ``note``, then evaluate."""
     with suppress(OSError):
         note.write_text(str(os.getpid()))
     return _evaluate(*arguments)
 
 
 def one_line(raised: BaseException) -> str:
-    """An exception in a line; only its name if it has no message or its message raises."""
+    """An exception in one line; only its name if it has no message, or writing that fails."""
     name = type(raised).__name__
     try:
         return f"{name}: {raised}".removesuffix(": ")
@@ -335,7 +335,7 @@ def spawned_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker)
     try:
-        with _interrupts_blocked():  # which workers inherit that start here, while they import
+        with _interrupts_blocked():  # inherited by workers that start here, while they import
             for _ in range(workers):
                 pool.submit(int)
         yield pool
@@ -344,19 +344,19 @@ def spawned_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def progress_bar(total: int, unit: str, *, shown: bool, initial: int = 0) -> tqdm[None]:
-    """A bar on standard error, which stays silent where that is missing or nobody reads it."""
+    """A progress bar on standard error, silent where that is missing or nobody reads it."""
     hidden = not shown or sys.stderr is None  # as in programs without a console
     file = None if hidden else _Unfailing(sys.stderr)
     return tqdm(total=total, initial=initial, unit=unit, disable=hidden, file=file)
 
 
 class _Unfailing:
-    """A stream whose failures do not end what is written about."""
+    """A stream that ignores failures to write, so that a bar cannot end the run that it shows."""
 
     def __init__(self, stream: TextIO):
         self._stream = stream
 
-    def __eq__(self, other: object) -> bool:  # tqdm asks whether it is a terminal's
+    def __eq__(self, other: object) -> bool:  # tqdm compares it with sys.stderr
         return self._stream == getattr(other, "_stream", other)
 
     def __hash__(self) -> int:
@@ -376,7 +376,7 @@ class _Unfailing:
 
 @contextmanager
 def interrupts_noted() -> Iterator[list[int]]:
-    """Ctrl-C is noted, and a third one raises; handlers of the program's own are kept."""
+    """Note each Ctrl-C in a list; raise at the third, or at the end. Own handlers are kept."""
     noted: list[int] = []
 
     def handle(number: int, _: object) -> None:
@@ -399,7 +399,7 @@ def interrupts_noted() -> Iterator[list[int]]:
 
 @contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """Ctrl-C waits until the end, on systems with signal masks."""
+    """Hold back Ctrl-C until the end of the block, on systems with signal masks."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -413,5 +413,5 @@ def _interrupts_blocked() -> Iterator[None]:
 def _start_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # for what it starts itself
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # for its own subprocesses
     torch.set_num_threads(1)

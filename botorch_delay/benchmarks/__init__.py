@@ -1,8 +1,8 @@
 """Problems with known answers, a simulator of delays, and comparisons of methods.
 
-``simulate`` plays a method (``METHODS``) on a problem (``PROBLEMS``, from a seed) with a delay
-(``DELAYS``, a clock). ``bench.bench`` and ``paper.reproduce`` play whole suites of such runs, kept
-in a folder, and report on them.
+``simulate`` runs a method (``METHODS``) on a problem (``PROBLEMS``, made from a seed) with delays
+(``DELAYS``, clocks). ``bench.bench`` and ``paper.reproduce`` run whole suites of simulations, keep
+them in a folder, and report on them.
 
 For maintainers, from the bottom up: ``problems`` (types), ``trainings`` (real losses),
 ``functions`` (problems by name), ``simulator`` (and its clocks), ``peers`` (optimizers of other

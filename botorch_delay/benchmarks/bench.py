@@ -25,14 +25,14 @@ __all__ = ["Results", "bench"]
 REFERENCE = "bpe-delay"
 LEVEL = 0.90
 RESAMPLES = 10_000
-# The columns that are compared.
+# What is compared: its name in reports, and its column in ``Results.runs``.
 MEASURES = {
     "cumulative regret": "cumulative_regret",
     "regret of the recommended point": "recommended_regret",
     "regret of the best point evaluated": "best_regret",
 }
-SMALLEST = 1e-3  # a cell counts as a ratio of at least this, and at most its reciprocal
-ENOUGH_SEEDS = 5  # to decide a cell
+SMALLEST = 1e-3  # ratios of regrets are clipped to the range from this to its reciprocal
+ENOUGH_SEEDS = 5  # a cell with fewer common seeds counts as undecided
 
 Array = NDArray[np.float64]
 
@@ -42,7 +42,7 @@ class Results:
     """Measurements of the runs in a folder; as text, methods side by side.
 
     Attributes:
-        folder: with the runs, their table ``cells.csv``, and the report ``report.md``.
+        folder: the folder of the runs, their table ``cells.csv``, and the report ``report.md``.
         runs: a row per run, in the order of the registries: problem, delay, method and seed; the
             measures; the share of asks that repeat a pending point; seconds per ask and tell.
         made: dates and versions of packages with which the runs were made.
@@ -69,12 +69,12 @@ def bench(
 
     Each finished run has a file of its own; delete it to repeat the run. The report names runs that
     failed or lack a package, which the next call tries again. It covers all runs in the folder,
-    also those of other problems, delays, methods and seeds of the suite, or copied there.
+    also those of earlier calls with other problems, delays, methods or seeds, or copied there.
 
     Args:
-        suite: what is compared.
+        suite: the runs to simulate and compare.
         folder: where to write; made if it does not exist.
-        workers: processes, 1 for this one alone; one per core if None.
+        workers: number of processes, 1 for this one alone; one per core if None.
         progress: whether to show a progress bar.
 
     Raises:
@@ -184,7 +184,7 @@ def paired(final: pd.DataFrame, *methods: str) -> tuple[Array, ...]:
 
 
 def compare(final: pd.DataFrame, method: str) -> Estimate | None:
-    """A method minus the reference on common seeds; None if there are none."""
+    """A method's regret minus the reference's on common seeds; None if there are none."""
     ours, theirs = paired(final, method, REFERENCE)
     return bootstrap(ours - theirs) if len(ours) and method != REFERENCE else None
 
@@ -192,8 +192,8 @@ def compare(final: pd.DataFrame, method: str) -> Estimate | None:
 def comparison(runs: pd.DataFrame) -> list[str]:
     """A table of the reference against each method, by kind of problem.
 
-    It has the number of cells with less regret, more, or neither decided, and the geometric mean
-    over cells of the ratio of its regret to the other's, with the median cell.
+    For each measure: the numbers of cells where the reference has less regret, more, or neither is
+    decided; and the ratio of its regret to the other's, as geometric mean over cells, and median.
     """
     if REFERENCE not in set(runs["method"]):
         return [f"No run of {REFERENCE} is here, to which the others could be compared."]
@@ -204,7 +204,7 @@ def comparison(runs: pd.DataFrame) -> list[str]:
             row: list[str] = []
             for cells in finals:
                 pairs = [(cell, found) for cell in cells if (found := compare(cell, method))]
-                below = Counter(  # ours has more
+                below = Counter(  # True where the reference has more
                     found.below if found.seeds >= ENOUGH_SEEDS else None for _, found in pairs
                 )
                 counts = " / ".join(str(below[word]) for word in (False, True, None))
@@ -216,15 +216,15 @@ def comparison(runs: pd.DataFrame) -> list[str]:
 
 
 def _kind_of(problem: str) -> str:
-    """The last word of the name if it says how a function is asked, else the family."""
+    """The last word of the name if it is "exact" or "box", else the first, the family."""
     kind = problem.rpartition("-")[2]
     return kind if kind in ("exact", "box") else problem.partition("-")[0]
 
 
 def _ratio(cells: Sequence[pd.DataFrame], method: str) -> str:
-    """The geometric mean over cells of ratios of means, and the median cell.
+    """The geometric mean over cells of ratios of means, with its interval, and the median cell.
 
-    The interval of the mean is a bootstrap over seeds, which all cells share: resampled together.
+    The interval is a bootstrap over seeds; all cells share these, so they are resampled together.
     """
     logs, fewest = [], 2
     for final in cells:

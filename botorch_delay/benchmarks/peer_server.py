@@ -4,7 +4,7 @@ It is run by its path with the Python of an environment that has the library, an
 of this package. A request is a call with its arguments: first ``open``, then ``suggest`` and
 ``report``; every one is answered by ``{"answer": ...}`` or ``{"error": traceback}``. Values are to
 be maximised. A parameter is a tuple of its lower and upper end, whether to search its logarithm,
-and "category" or "integer" if it counts values, else "".
+and "category" or "integer" if its numbers count values, else "".
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-RETRIES = 5
+RETRIES = 5  # suggestions to ask for until one is finite
 Parameters = Mapping[str, tuple[float, float, bool, str]]
 Values = Mapping[str, Any]
 
 
 class Peer(Protocol):
-    """An optimizer of a library; ``steps`` is how many suggestions there will be."""
+    """An optimizer of a library; told the number of ``steps``, and if answers are ``exact``."""
 
     def __init__(self, parameters: Parameters, *, seed: int, steps: int, exact: bool) -> None: ...
 
@@ -35,11 +35,11 @@ class Peer(Protocol):
         """The values of the parameters to try next."""
 
     def report(self, number: int, y: float) -> None:
-        """Tell the value of a suggestion, counted from 0."""
+        """Tell the value of suggestion ``number``, counted from 0."""
 
 
 class Smac(Peer):
-    """SMAC's facade of that name; it does not repeat running trials, and does not model them."""
+    """SMAC's ``facade``, which does not repeat running trials; its model does not count them."""
 
     facade = "HyperparameterOptimizationFacade"
 
@@ -79,7 +79,7 @@ class SmacBlackBox(Smac):
 
 
 class Hebo(Peer):
-    """HEBO, which cannot be told of pending points."""
+    """HEBO, which cannot be told about pending points."""
 
     def __init__(self, parameters: Parameters, *, seed: int, steps: int, exact: bool) -> None:
         from hebo.design_space.design_space import DesignSpace
@@ -168,7 +168,7 @@ class Vizier(Peer):
         self.optimizer.update(completed, ActiveTrials(list(self.active.values())))
         for _ in range(RETRIES):
             (suggestion,) = self.optimizer.suggest(1)
-            if set(suggestion.parameters) == self.names:  # values that are not finite are left out
+            if set(suggestion.parameters) == self.names:  # it leaves out values that are not finite
                 break
             sys.stderr.write(f"no finite suggestion: {suggestion.parameters}\n")
         else:
@@ -225,7 +225,7 @@ def serve() -> None:
                 answer = {"answer": getattr(peer, call)(**arguments)}
         except Exception:
             answer = {"error": traceback.format_exc()}
-        answers.write(json.dumps(answer, default=lambda number: number.item()) + "\n")  # of NumPy
+        answers.write(json.dumps(answer, default=lambda number: number.item()) + "\n")  # NumPy's
         answers.flush()
 
 

@@ -2,7 +2,7 @@
 
 On a full grid of arms, such as a tuning table, each column is an integer or categorical parameter
 that counts its values, so that every suggestion is an arm. On any other finite set a peer searches
-the bounding box, and the nearest arm is evaluated without its knowing.
+the bounding box; the arm nearest to its point is evaluated instead, without the peer knowing.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from botorch_delay.optimizers.random import RandomOptimizer
 
 MAX_STDERR = 2000  # characters shown of the standard error of a process that died
 SERVER = Path(__file__).with_name("peer_server.py")
-PYTHON = "BOTORCH_DELAY_PYTHON_"  # followed by the module's name in capitals
+PYTHON = "BOTORCH_DELAY_PYTHON_"  # environment variable, followed by the module's name in capitals
 
 
 class Parameter(NamedTuple):
@@ -64,7 +64,7 @@ class Parameter(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Suggestion:
-    """A point that a peer suggested: its number from 0, ``x`` (``d``), its row or None."""
+    """A point that a peer suggested: its number, from 0; ``x`` (``d``); its row, None on a box."""
 
     id: int
     x: Tensor
@@ -115,7 +115,7 @@ def search_space(domain: Domain) -> tuple[dict[str, Parameter], PointOf]:
 class PeerSampler(ABC):
     """An optimizer of another library; subclasses implement :meth:`suggest` and :meth:`report`.
 
-    It recommends the point with the best noisy answer, as these libraries do, or ``by_model`` the
+    It recommends the point with the best noisy answer, as these libraries do; if ``by_model``, the
     one that this library recommends given the same answers.
     """
 
@@ -131,7 +131,7 @@ class PeerSampler(ABC):
 
     @abstractmethod
     def report(self, number: int, y: float) -> None:
-        """Tell the value, to be maximised, of a suggestion, counted from 0."""
+        """Tell the value, to be maximised, of suggestion ``number``, counted from 0."""
 
     def ask(self) -> Suggestion:
         with self.quiet():
@@ -157,7 +157,7 @@ class PeerSampler(ABC):
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """Without warnings, and with a seed of its own for torch's global generator."""
+        """A block without warnings and logs, where torch's global generator has its own seed."""
         disabled = logging.root.manager.disable
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -206,7 +206,7 @@ class BotorchLoop(PeerSampler):
 
     After 2 (d + 1) Sobol points each ask fits a ``SingleTaskGP`` to the standardised answers and
     maximises ``qLogNoisyExpectedImprovement``, given the pending points. Columns are scaled to the
-    unit cube, logarithmic ones after taking logarithms, lists by the numbers of their values. It
+    unit cube, logarithmic ones after taking logarithms, and lists by positions of their values. It
     recommends the evaluated point with the best posterior mean.
     """
 
@@ -216,7 +216,7 @@ class BotorchLoop(PeerSampler):
         self._sobol = SobolEngine(count, scramble=True, seed=seed % 2**31)
         self._design = 2 * (count + 1)
         self._points: list[Tensor] = []  # in the unit cube, in double
-        self._model: tuple[int, SingleTaskGP] | None = None  # and how many answers it knows
+        self._model: tuple[int, SingleTaskGP] | None = None  # after its number of answers
         self._choices = self._arms(problem.domain)
 
     def suggest(self) -> tuple[Tensor, int | None]:
@@ -233,7 +233,7 @@ class BotorchLoop(PeerSampler):
         return domain.points[index], index
 
     def report(self, number: int, y: float) -> None:
-        """The next fit reads all answers."""
+        """Nothing to do: the next fit reads all answers."""
 
     def recommend(self) -> Point:
         if not self._answers:
@@ -280,7 +280,7 @@ class BotorchLoop(PeerSampler):
 
 
 def python_of(module: str, need: str) -> str:
-    """The Python with a module: that of ``BOTORCH_DELAY_PYTHON_<MODULE>`` if set, else this one.
+    """A Python that has a module: ``BOTORCH_DELAY_PYTHON_<MODULE>`` if that is set, else this one.
 
     Raises :class:`MissingExtraError` if this one lacks it; ``need`` says what needs the module.
     """
@@ -306,7 +306,7 @@ def python_of(module: str, need: str) -> str:
 class ServedSampler(PeerSampler):
     """The peer ``peer_server.PEERS[peer]``, in a process of its own, which ends with its input.
 
-    It is told how many asks there will be and whether values are exact.
+    The peer is told how many asks there will be and whether values are exact.
     """
 
     def __init__(

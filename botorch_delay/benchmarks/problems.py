@@ -17,7 +17,7 @@ from botorch_delay.domains.domain import Domain
 from botorch_delay.domains.finite import FiniteDomain
 from botorch_delay.exceptions import InputError
 
-SPREAD_POINTS = 4096  # of a box, to estimate the spread of its values
+SPREAD_POINTS = 4096  # points of a box, to estimate the spread of values
 
 
 class Point(Protocol):
@@ -31,7 +31,7 @@ class Point(Protocol):
 
 
 class Problem(ABC):
-    """A function to be maximised, known without noise wherever it is asked.
+    """A function f to be maximised, whose value without noise is known wherever it is asked.
 
     Attributes:
         domain: where it may be asked.
@@ -39,7 +39,7 @@ class Problem(ABC):
         norm: the RKHS norm of f under that kernel; None if unknown.
         noise_std: standard deviation of the noise.
         highest: the largest value of f without noise.
-        lowest: the smallest, or an upper bound of it.
+        lowest: the smallest value, or an upper bound of it.
     """
 
     domain: Domain
@@ -66,9 +66,9 @@ class Problem(ABC):
         """The value without noise at a point."""
 
     def observe(self, point: Point, normal: float, uniform: float) -> tuple[float, float | None]:
-        """The value with noise of an evaluation, and its duration or None.
+        """The noisy value of an evaluation, and its duration or None.
 
-        Its randomness is ``normal`` (standard normal) and ``uniform`` (in [0, 1)).
+        All its randomness is ``normal`` (standard normal) and ``uniform`` (in [0, 1)).
         """
         return self.evaluate_true(point) + self.noise_std * normal, None
 
@@ -117,7 +117,7 @@ class TableProblem(FiniteProblem):
     """A table with stored evaluations of every arm; kernels are learned.
 
     ``stored`` has their values (``N x s``, at least one per arm, padded with nan), ``durations``
-    how long each took. An evaluation is one of them, drawn at random; the truth is their mean.
+    how long each took. An evaluation is one of them, drawn at random; f is their mean.
     """
 
     def __init__(self, domain: FiniteDomain, stored: Tensor, durations: Tensor) -> None:
@@ -145,7 +145,7 @@ class BoxProblem(Problem):
         noise_share: the noise's standard deviation as a share of that of f over the box, at
             least 0.
         spread: the smallest value of f over the box, or an upper bound of it, and the standard
-            deviation; from 4,096 values if None.
+            deviation of f; estimated from 4,096 points if None.
     """
 
     domain: BoxDomain

@@ -27,7 +27,7 @@ from botorch_delay.exceptions import (
 )
 from botorch_delay.optimizers.base import Optimizer
 
-# Noise and uniform numbers have streams of their own, apart from that of the delays.
+# XORed with the seed, so that noise, uniform numbers and delays come from different streams.
 _NOISE_STREAM = 0x5EED << 32
 _UNIFORM_STREAM = 0x7AB1E << 32
 
@@ -36,14 +36,14 @@ Place = int | tuple[float, ...]  # the row of a point in a finite domain; its co
 
 @dataclass(frozen=True)
 class Clock:
-    """When answers come: with a law of delays and one ask per step, or from a number of workers.
+    """When answers come: by a law of delays with one ask per step, or from a number of workers.
 
     Attributes:
-        law: of the delays, in steps.
+        law: the law of the delays, in steps.
         workers: how many evaluations run at once; a worker asks again as soon as it is done. If
             the problem has no durations, they are log-normal with median 1 and sigma 1.
         together: workers wait until all of them are done, as a loop of batches does.
-        mean: of log-normal durations, in seconds, that replace those of the problem.
+        mean: the mean, in seconds, of log-normal durations that replace those of the problem.
     """
 
     law: DelayLaw | None = None
@@ -77,7 +77,7 @@ class Clock:
 class ParetoDelay(DelayLaw):
     """Delays with a heavy tail: ``P(tau >= k) = (1 + k / scale)^-shape`` (Lomax, rounded down).
 
-    ``shape`` is above 1, up to 2 the variance is infinite; ``scale`` is in steps.
+    ``shape`` is above 1, and the variance infinite if it is at most 2; ``scale`` is in steps.
     """
 
     shape: float
@@ -157,12 +157,12 @@ class SimulationResult:
 
     @property
     def delay(self) -> Tensor:
-        """From each ask to its answer, in steps or in the durations' unit, ``steps``."""
+        """Time from each ask to its answer, in steps or in the durations' unit; shape ``steps``."""
         return torch.tensor([ask.wait for ask in self.asks])
 
     @property
     def regret(self) -> Tensor:
-        """Cumulative regret without noise, charged when a point is asked, ``steps``."""
+        """Cumulative regret without noise, charged when a point is asked; shape ``steps``."""
         return torch.tensor([ask.regret for ask in self.asks], dtype=torch.double).cumsum(0)
 
     def utilization(self, workers: int) -> float:
@@ -189,22 +189,22 @@ def simulate(
     """Ask ``steps`` times and tell every answer when it is due.
 
     With a law of delays the answer of step s with delay tau is told before the decision of step
-    ``s + tau + 1``; what is due after the last step is not told. Workers all finish after the last
-    ask. If the optimizer's horizon is used up then, it is finished.
+    ``s + tau + 1``; what is due after the last step is not told. With workers, all finish after the
+    last ask, and are told. If the optimizer's horizon is used up then, ``finish`` is called.
 
     Args:
-        optimizer: fresh, on the problem's domain.
-        problem: the truth.
+        optimizer: a new one, on the problem's domain.
+        problem: the function that is evaluated.
         delay: the law of the delays, or a clock; may be None if ``delays`` is given.
         steps: how many asks, at least 1.
-        seed: of delays and noise; the same for every optimizer.
-        delays: whole delays of the steps instead of drawn ones, ``steps``.
-        noise: noise of the steps, added to f, instead of drawn noise, ``steps``.
+        seed: seed of delays and noise: with the same seed these are the same for every optimizer.
+        delays: delays of the steps, whole numbers, instead of drawn ones; shape ``steps``.
+        noise: noise of the steps, added to f, instead of drawn noise; shape ``steps``.
         recommend_every: asks between recommendations, the last one at the end; None for none.
         instant: tell every answer at once, though workers stay busy: an oracle.
         own_time: with workers, the processor time of asks and tells passes on the clock, in
             seconds, while workers that are done wait for their next point.
-        most_seconds: of processor time for asks and tells, after which nothing more is asked.
+        most_seconds: processor time, for asks and tells, after which nothing more is asked.
 
     Raises:
         HorizonError: if the optimizer's horizon is shorter than ``steps``.
@@ -247,7 +247,7 @@ def _check_optimizer(optimizer: Sampler, problem: Problem, steps: int) -> None:
 
 
 class _Simulation:
-    """The state of one run, with the randomness of every ask, from the seed alone."""
+    """The state of one run; random numbers for every ask are drawn first, from the seed alone."""
 
     def __init__(
         self,
@@ -264,7 +264,7 @@ class _Simulation:
         self.instant, self.own_time = instant, own_time and clock.workers is not None
         self.seconds_left = math.inf
         self.result = SimulationResult()
-        self.due: list[tuple[float, int, int]] = []  # when, which ask, its id
+        self.due: list[tuple[float, int, int]] = []  # when, number of the ask, id of its trial
         self.pending: Counter[Place] = Counter()
         self.now = 0.0
         generator = torch.Generator().manual_seed(seed ^ _NOISE_STREAM)
@@ -272,7 +272,7 @@ class _Simulation:
         generator.manual_seed(seed ^ _UNIFORM_STREAM)
         self.uniform = torch.rand(steps, dtype=torch.double, generator=generator).tolist()
         self.waits = clock.draw(steps, seed)
-        self.noise: list[float] | None = None  # in the place of the normal numbers
+        self.noise: list[float] | None = None  # if given, used instead of the drawn noise
 
     def run(self, recommend_every: int | None) -> SimulationResult:
         steps, workers = len(self.waits), self.clock.workers
@@ -311,15 +311,15 @@ class _Simulation:
         repeat = self.pending[point] > 0 and not self.instant
         self.result.asks.append(Ask(self.now, point, value, self.regret(f), wait, repeat, seconds))
         self.pending[point] += 1
-        # By steps an answer is told before an ask, so at the next one at the earliest.
+        # With a law of delays, answers are told before an ask, at the earliest before the next one.
         when = self.now + wait + (1 if self.clock.workers is None else 0)
         heapq.heappush(self.due, (when, number, trial.id))
         if self.instant:
             self.tell(number, trial.id)
 
     def deliver(self) -> None:
-        """Tell what is due."""
-        while self.due and self.due[0][0] <= self.now:  # later ones come due while some are told
+        """Tell the answers that are due."""
+        while self.due and self.due[0][0] <= self.now:  # more may come due while one is told
             _, number, trial_id = heapq.heappop(self.due)
             self.pending[self.result.asks[number].point] -= 1
             if not self.instant:
@@ -330,7 +330,7 @@ class _Simulation:
         _, ask.seconds_tell = self.timed(self.optimizer.tell, trial_id, ask.value)
 
     def timed(self, call: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
-        """What a call returns, and its seconds: processor time if it passes on the clock."""
+        """What a call returns, and its seconds: processor time if ``own_time``, else real time."""
         clock = time.process_time if self.own_time else time.perf_counter
         processor, begin = time.process_time(), clock()
         returned = call(*arguments)
@@ -350,7 +350,7 @@ class _Simulation:
         asks = self.result.asks
         try:
             best = self.optimizer.recommend()
-        except NoAnswerError:  # then the first point counts
+        except NoAnswerError:  # before any answer the first point counts
             point, regret = asks[0].point, asks[0].regret
         else:
             point, regret = _place(best), self.regret(self.problem.evaluate_true(best))

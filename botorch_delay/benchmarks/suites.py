@@ -47,7 +47,7 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Suite:
-    """A choice of runs by the names of their parts; ``dataclasses.replace`` makes variants."""
+    """A choice of runs, by the names of their parts; ``dataclasses.replace`` makes variants."""
 
     name: str
     problems: tuple[str, ...]
@@ -66,12 +66,12 @@ class Suite:
         validation.whole(self.steps, "steps", 1)
 
     def plan(self) -> tuple[list[Cell], list[str]]:
-        """All runs, seed by seed, and a line for whatever is left out for lack of a package.
+        """All runs, seed by seed, and a line for each missing package, with what needs it.
 
         Raises:
             MissingExtraError: if every run is left out.
-            InputError: if no method can be used on any of the problems, or a Python that was named
-                for one does not have it.
+            InputError: if no method can be used on any of the problems, or if a Python that was
+                named for a package does not have it.
         """
         lacking: dict[str, list[str]] = {}  # names by error
 
@@ -124,8 +124,8 @@ def run_suite(
 ) -> tuple[list[Cell], list[str]]:
     """Simulate every run of a suite that is not in the folder yet.
 
-    Returns all runs, and a line for whatever failed or was left out for lack of a package. The
-    arguments and errors are those of :func:`~botorch_delay.benchmarks.bench.bench`.
+    Returns all runs, and a line for everything that failed or lacked a package. The arguments and
+    errors are those of :func:`~botorch_delay.benchmarks.bench.bench`.
     """
     count = validation.whole((os.cpu_count() or 1) if workers is None else workers, "workers", 1)
     validation.installed("pandas", "Tables need pandas")
@@ -229,7 +229,7 @@ def _prepare(folder: Path, suite: Suite) -> None:
 def _simulated(
     jobs: Mapping[Cell, Sequence[Any]], workers: int
 ) -> Iterator[tuple[Cell, SimulationResult | Exception]]:
-    """Results as they come, or the exception of a run that failed, which does not end others."""
+    """Results as they come in; for a run that failed its exception, which ends no other run."""
     if workers <= 1:
         for cell, arguments in jobs.items():
             try:

@@ -22,29 +22,29 @@ from botorch_delay.domains.space import Space
 Array = NDArray[np.float64]
 
 FOLDS = 3
-WORST = 10.0  # at which losses that explode are cut off
-CACHE_SIZE = 4096  # cached evaluations of a training
+WORST = 10.0  # a larger loss, such as one that explodes, counts as this
+CACHE_SIZE = 4096  # cached evaluations, of all trainings together
 
 
 @dataclass(frozen=True, eq=False)
 class Training:
-    """A loss on a box.
+    """The cross-validated loss of a model, as a function on a box.
 
-    The lowest loss is the smallest that was found, by searches that draw ever closer to the best of
-    some thousand points and by the methods that are compared. The highest loss and the spread are
-    of 400 or 600 Sobol points.
+    The lowest loss is the smallest that was found, by searches that closed in on the best of some
+    thousand points, and by the methods that are compared. The highest loss and the spread are those
+    over 400 or 600 Sobol points.
     """
 
-    data: str  # the loader of scikit-learn for inputs and targets, which are standardised
+    data: str  # scikit-learn's loader; inputs, and targets of regression, are standardised
     model: str  # an estimator, by its name behind ``sklearn``
-    fixed: Mapping[str, Any]  # its arguments
+    fixed: Mapping[str, Any]  # arguments that are not searched
     loss: Callable[[Any, Array, Array], float]  # of a fitted model on held-out inputs and targets
-    columns: Mapping[str, Float]  # further arguments
+    columns: Mapping[str, Float]  # arguments that are searched
     lowest_loss: float
     highest_loss: float
-    spread: float  # a standard deviation
+    spread: float  # standard deviation of the loss over the box
 
-    @lru_cache(maxsize=CACHE_SIZE)  # noqa: B019  # there is one of each training, for good
+    @lru_cache(maxsize=CACHE_SIZE)  # noqa: B019  # trainings live as long as the module
     def __call__(self, *values: float) -> float:
         """The mean loss over the folds, which are the same in every call."""
         from sklearn.model_selection import KFold
@@ -58,7 +58,7 @@ class Training:
         X, y = _data(self.data)
         losses = []
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that it did not converge is what the loss says
+            warnings.simplefilter("ignore")  # such as a lack of convergence, which the loss shows
             with np.errstate(all="ignore"):
                 for train, held in KFold(FOLDS, shuffle=True, random_state=0).split(X):
                     try:

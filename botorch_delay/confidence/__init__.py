@@ -1,1 +1,1 @@
-"""Bounds, and what is claimed with them."""
+"""Confidence bounds, and the guarantees that rest on them."""

@@ -1,58 +1,58 @@
-"""Bounds from all answers, however their points were chosen and whichever are still missing.
+"""Confidence bounds from all answers, however points were chosen and whichever are still missing.
 
-*Assumptions.* ``||f||_k <= C``, and each noise e is sub-Gaussian of scale s given all that came
-before it, its own point included: ``E[exp(l e) | before] <= exp(l^2 s^2 / 2)`` for every number l.
-Whether and when an answer is told may depend on its own noise; its point may not. Asks of the same
-point are put in groups whose sizes are fixed at their first asks; a group is complete when all of
-it has been answered. For a failure probability d let rho_n be the number with
+*Assumptions.* ``||f||_k <= C``, and the noise e of each ask is sub-Gaussian of scale s given
+everything before it and the point asked: ``E[exp(l e) | before] <= exp(l^2 s^2 / 2)`` for every
+real l. Whether and when an answer is told may depend on its own noise; its point may not. The asks
+of a point are divided into groups, the size of each fixed at its first ask; a group is complete
+when all its asks have been answered. For a failure probability d let rho_n be the number with
 
     sum over u of p_u (1 - 2 u)^(n/2) exp(u rho_n) = 1 / d
 
-for weights p_u, of sum 1, of 24 numbers u between 0.01 and 0.45: about ``n + 2 sqrt(n log(2 / d)) +
-2 log(2 / d)`` where n is tens to hundreds, 1.03 n at 30,000 and 1.01 n in the limit.
+for weights p_u of sum 1 on 24 numbers u between 0.01 and 0.45: about ``n + 2 sqrt(n log(2 / d)) +
+2 log(2 / d)`` for n from tens to hundreds, 1.03 n at n = 30,000 and 1.01 n in the limit.
 
-*Claim.* With probability ``1 - d``, at all times, for the number n of groups begun by then, all
-sets S of answers that are complete groups of these, all ridges a > 0 and all points x at once,
+*Claim.* With probability ``1 - d``, at all times, with n the number of groups begun by then, for
+all sets S of answers that make up complete groups, all ridges a > 0 and all points x at once,
 
     |f(x) - mu(x)| <= b sigma(x),      b^2 = C^2 + (rho_n s^2 + w) / a - y' (K_S + a I)^-1 y,
 
-with mu, sigma the posterior from the answers in S under the noise variance a, and w the sum of
-their squared distances from the means of their groups.
+where mu and sigma are the posterior mean and deviation given the answers in S with noise variance
+a, and w is the sum of the squared distances of these answers from the means of their groups.
 
-*Proof.* (i) Let each group have a normal g of mean 0 and variance v = 1 / (1 - 2 u), independent of
-all else. With k the planned size of its group a noise e has, given all before it and g,
-``E exp(sqrt(2 u / k) g e / s - u g^2 / k) <= 1``. So the product over all noises is a
-supermartingale, as is its mean over the g, which starts at 1. In that mean a group with j noises
-drawn, of sum z sqrt(k) s, has the factor
+*Proof.* (i) Give each group a normal variable g of mean 0 and variance v = 1 / (1 - 2 u),
+independent of everything else. A noise e in a group of planned size k satisfies, given g and
+everything before e, ``E exp(sqrt(2 u / k) g e / s - u g^2 / k) <= 1``. So the product over all
+noises is a supermartingale, and so is its expectation over the g, which starts at 1. To this
+expectation a group with j noises drawn, whose sum is z sqrt(k) s, contributes the factor
 ``(1 + 2 u v j / k)^(-1/2) exp(u v z^2 / (1 + 2 u v j / k))``: at least (1 - 2 u)^(1/2) always, and
-``(1 - 2 u)^(1/2) exp(u z^2)`` once all k are drawn. The sum over u of p_u times these means starts
-at 1, too; so by Ville's inequality it stays below 1 / d at all times with probability 1 - d, and
-with it the sum of z^2 over groups all of whose noises are drawn at most rho_n. The rest holds on
-that event.
-(ii) A sum over some groups is no larger, whichever answers are missing and why. The squared noises
-of a complete group are s^2 z^2, those of their mean, plus, f being the same for all, the scatter of
-its answers: ``||y_S - f_S||^2 <= rho_n s^2 + w``.
-(iii) ``||f||^2 + ||y_S - f_S||^2 / a`` is quadratic in f, with the least value
-y'(K_S + a I)^-1 y at mu: so ``||f - mu||_V <= b`` where ``||g||_V^2 = ||g||_k^2 + ||g_S||^2 / a``.
+``(1 - 2 u)^(1/2) exp(u z^2)`` once all k are drawn. The mixture over u with weights p_u starts at
+1, too, so by Ville's inequality it stays below 1 / d at all times with probability 1 - d. On that
+event, on which all the rest holds, z^2 sums to at most rho_n over groups with all noises drawn.
+(ii) Over only some of these groups the sum is no larger, whichever answers are missing and why. In
+a complete group the squared noises sum to s^2 z^2, the part of their mean, plus the scatter of its
+answers, since f is the same for all of them: ``||y_S - f_S||^2 <= rho_n s^2 + w``.
+(iii) ``||f||^2 + ||y_S - f_S||^2 / a`` is quadratic in f, with the minimum y'(K_S + a I)^-1 y at
+mu: so ``||f - mu||_V <= b`` where ``||g||_V^2 = ||g||_k^2 + ||g_S||^2 / a``.
 (iv) sigma^2(x, x') is the reproducing kernel of that norm: ``|g(x)| <= ||g||_V sigma(x)``. QED
 
-*Groups.* Two ways to group share d. With each ask alone n is the number m of asks, w is 0 and S any
-set of answers. With groups of 1, 1, 2, 4, 8, ... asks of a point n is the sum of
-1 + ceil(log2(m_i)) over points asked m_i times, but a missing answer costs the rest of its group.
-Without groups the noise may add a term like sqrt(m) to b^2 where one point is asked repeatedly.
+*Groups.* Two groupings are in use, each with half of d where both are. With every ask its own group
+n is the number m of asks, w is 0, and S may be any set of answers. With groups of 1, 1, 2, 4, 8,
+and so on asks of a point n is the sum of 1 + ceil(log2(m_i)) over points asked m_i times, but one
+missing answer makes the rest of its group useless. Without groups the noise may add a term of order
+sqrt(m) to b^2 where one point is asked repeatedly.
 
-*Order.* "Before" means the order of the asks, as holds for independent noises in any order. Where
-noises are sub-Gaussian only in the order in which they are drawn, the claim holds for n the number
-of groups begun when the last answer of S came: by then those of S had been drawn and none of a
-later group, and rho_n grows with n. That n is used everywhere.
+*Order.* "Before" refers to the order of the asks, which is no restriction for independent noises.
+If noises are sub-Gaussian only in the order in which they are drawn, the claim holds with n the
+number of groups begun when the last answer of S came: by then the noises of S had been drawn and
+none of a later group, and rho_n grows with n. This n is used everywhere.
 
-b falls as the norm is explained, and a ridge far above s^2 takes away most of what the noise costs
-while sigma hardly changes where little is known: 2.7 instead of 12 after 100 answers on the paper's
-problem, where the self-normalised bound has 30. Points, rounds and times cost no union bound.
+b falls as answers account for more of the norm, and a ridge far above s^2 removes most of the cost
+of noise while sigma hardly changes where little is known: after 100 answers on the paper's problem
+b is 2.7 instead of 12 (self-normalised: 30). No union over points, rounds or times is needed.
 
-Where b^2 would be negative no function of norm C explains the answers: on the same event
-``C^2 >= y' (K_S + a I)^-1 y - (rho_n s^2 + w) / a`` for every ridge and every set.
-``Ellipsoids.norm_at_least`` is the largest of these over ``RIDGES``, for its own set.
+A negative b^2 means that no function of norm C explains the answers: on the same event
+``C^2 >= y' (K_S + a I)^-1 y - (rho_n s^2 + w) / a`` for every ridge and every set, and
+``Ellipsoids.norm_at_least`` is the root of the largest right side over ``RIDGES``, for its own set.
 """
 
 from __future__ import annotations
@@ -72,30 +72,30 @@ from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
 from botorch_delay.gp.posterior import Data
 from botorch_delay.history.answers import Answers
 
-# The numbers u of the proof and the logarithms of their weights, which favour those that are best
-# for tens to hundreds of groups.
+# The numbers u of the proof and the logarithms of their weights p_u, which are largest for the u
+# that are best with tens to hundreds of groups.
 _RATES = np.geomspace(0.01, 0.45, 24)
 _LOG_WEIGHTS = -0.5 * (np.log(_RATES / 0.12) / 0.9) ** 2
 _LOG_WEIGHTS -= np.logaddexp.reduce(_LOG_WEIGHTS)
-# Roots of the ridges in units of the noise's scale: the first is best for points that were asked
-# often, the second elsewhere.
+# Square roots of the ridges of ``Ellipsoid``, in units of noise_std: the first gives the tighter
+# bounds at points that were asked often, the second elsewhere.
 KEPT_RIDGES = (1.0, 10.0)
-# The same for the upper bound that a rule follows, chosen on draws with seeds from 1000 on.
+# The same for the upper bound that ``CertifyingUCB`` follows, tuned on draws with seeds from 1000.
 PLAYED_RIDGES = (2.5, 12.0)
-# The same where one eigendecomposition serves all ridges: with at most so many distinct points.
+# The same for ``Ellipsoids``, where one eigendecomposition serves all ridges.
 RIDGES = tuple(2.0**power for power in range(-2, 8))
-MAX_POINTS = 1000
-# A ridge is at least this share of the largest prior variance: any ridge is valid, and less is lost
-# than rounding would take.
+MAX_POINTS = 1000  # distinct points in that eigendecomposition, which takes O(m^3)
+# A ridge is at least this share of the largest prior variance. Bounds hold for every ridge, and
+# raising a small one widens them less than rounding errors would.
 SMALLEST_RIDGE = 1e-6
 
 
 @lru_cache(maxsize=1024)
 def noise_energy(groups: int, delta: float) -> float:
-    """rho_n for n groups of asks, in units of the squared scale of the noise."""
+    """rho_n (see the proof above) for n groups of asks, in units of the squared noise scale."""
     heights = _LOG_WEIGHTS + 0.5 * groups * np.log1p(-2.0 * _RATES)
     target = -math.log(delta)
-    # Newton's method from above: the left hand side's logarithm is convex and increasing.
+    # Newton's method from above the root: the logarithm of the sum is convex and increasing.
     energy = float(((target - heights) / _RATES).min())
     for _ in range(100):
         terms = heights + _RATES * energy
@@ -108,19 +108,19 @@ def noise_energy(groups: int, delta: float) -> float:
 
 
 def group_count(asks: int) -> int:
-    """How many groups of 1, 1, 2, 4, 8, ... have begun after so many asks of a point, 1 or more."""
+    """How many groups of 1, 1, 2, 4, ... asks have begun after ``asks`` asks of a point (>= 1)."""
     return 1 + (asks - 1).bit_length()
 
 
 def doubling_groups(points: Tensor) -> tuple[Tensor, Tensor]:
     """The group of each ask and its planned size, both ``n``.
 
-    ``points`` numbers the point of each ask, in their order: a LongTensor ``n``.
+    ``points`` has the number of each ask's point, in the order of the asks: a LongTensor ``n``.
     """
     order = points.argsort(stable=True)
     _, counts = torch.unique_consecutive(points[order], return_counts=True)
     first = torch.repeat_interleave(counts.cumsum(0) - counts, counts)
-    earlier = torch.empty_like(points)  # asks of the same point before
+    earlier = torch.empty_like(points)  # how many asks of the same point came before
     earlier[order] = torch.arange(len(points)) - first
     _, number = torch.frexp(earlier.double())  # 0, 1, 2, 2, 3, 3, 3, 3, ...
     sizes = 2 ** (number - 1).clamp_min(0).long()
@@ -128,21 +128,21 @@ def doubling_groups(points: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Ellipsoids:
-    """What a set of answers says of f, for every ridge at once.
+    """Bounds on f from a set of answers, the tightest over all ``RIDGES``.
 
-    With R^2 the numbers of answers at the m distinct points X, one eigendecomposition
-    ``R K(X, X) R = Q diag(v) Q'`` gives the posterior for all ridges a: with ``z(x) = Q' R k_X(x)``
-    and ``t = Q' R y`` the mean is ``z(x)' t / (v + a)``, the covariance
-    ``k(x, x') - z(x)' z(x') / (v + a)``. O(m^3) once, O(m) for a point and a ridge.
+    With R^2 the diagonal matrix of the numbers of answers at the m distinct points X, one
+    eigendecomposition ``R K(X, X) R = Q diag(v) Q'`` gives the posterior for all ridges a: with
+    ``z(x) = Q' R k_X(x)`` and ``t = Q' R y`` the mean is ``z(x)' t / (v + a)``, the covariance
+    ``k(x, x') - z(x)' z(x') / (v + a)``. It takes O(m^3), and then O(m) for each point and ridge.
 
     Args:
         covar_module: the kernel.
-        answers: to be maximised. Of more than ``MAX_POINTS`` points the most answered ones count:
-            any set of answers will do. ``noise_std`` has to cover the rounding of single precision.
-        noise_std: the scale of the noise.
-        begun: how many groups had begun when the last answer came, or more.
-        delta: failure probability of all that is said, at all times.
-        groups: number of each answer's group, all of them complete; each alone if None.
+        answers: values to be maximised. Beyond ``MAX_POINTS`` points those with most answers are
+            used: any set is valid. ``noise_std`` must also cover rounding of single precision.
+        noise_std: the sub-Gaussian scale of the noise.
+        begun: how many groups had begun when the last answer came, or an upper bound on that.
+        delta: the probability that any of these bounds fails, at any time.
+        groups: number of each answer's group, all complete; None if each ask is its own group.
     """
 
     @torch.no_grad()
@@ -167,7 +167,7 @@ class Ellipsoids:
         values, self._vectors = torch.linalg.eigh(self._root.unsqueeze(-1) * K * self._root)
         self._weights = self._vectors.T @ (self._root * data.y)
         self._eps = (len(values) + 1) * torch.finfo(values.dtype).eps
-        # The decomposition is that of a matrix whose distance from R K R is at most this.
+        # The computed decomposition is exact for a matrix within this distance of R K R.
         self._error = float(self._eps * values.max().clamp_min(0.0)) if len(values) else 0.0
         self._values = values.clamp_min(0.0)
         self._energy = noise_energy(begun, delta) * noise_std**2
@@ -176,19 +176,19 @@ class Ellipsoids:
         self._noise_std, self._largest = noise_std, float(K.diagonal().max()) if len(K) else 0.0
 
     def _ridges(self) -> list[float]:
-        """As variances; none where the square of the scale underflows."""
+        """The ridges as variances, without those that underflow to 0."""
         smallest = SMALLEST_RIDGE * self._largest
         variances = [max((ridge * self._noise_std) ** 2, smallest) for ridge in RIDGES]
         return [ridge for ridge in dict.fromkeys(variances) if ridge > 0.0]
 
     def _called_for(self, ridge: float) -> float:
-        """C^2 less b^2, rounded down."""
-        # An eigenvalue that is too small by the error would make the sum too large.
+        """``C^2 - b^2`` for a ridge, rounded down; by the claim C^2 is at least this."""
+        # Raised by the decomposition's error: eigenvalues too small would make the sum too large.
         terms = self._weights.square() / (self._values + self._error + ridge)
         explained = terms.sum().item()
         slack = 16.0 * self._error / ridge * explained
         found = explained + (self._around - self._energy) / ridge - slack
-        return math.inf if math.isnan(found) else found  # beyond what numbers can hold
+        return math.inf if math.isnan(found) else found  # inf - inf, after an overflow
 
     @property
     def norm_at_least(self) -> float:
@@ -204,10 +204,10 @@ class Ellipsoids:
         asked: Tensor | None = None,
         counts: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """On f at ``n x d`` points, lower and upper, ``n`` each; meaningless where refuted.
+        """Lower and upper bounds on f at ``n x d`` points, ``n`` each.
 
-        With asked points (``p x d``) and how often each was asked (``p``), on
-        ``sum_i counts_i (f(x) - f(asked_i))``.
+        With ``asked`` points (``p x d``) and how often each was asked (``p``), bounds on ``sum_i
+        counts_i (f(x) - f(asked_i))``. Meaningless if ``norm_bound`` is below ``norm_at_least``.
         """
         if asked is None or counts is None:
             asked, counts = self._X[:0], self._X.new_zeros(0)
@@ -238,8 +238,8 @@ class Ellipsoids:
                 continue
             scale = 1.0 / (self._values + ridge)
             scaled, weights = z * scale, scale * self._weights
-            # Rounding: to first order the error of the decomposition between the two vectors that
-            # a moment is made of.
+            # Rounding: what the decomposition's error changes, to first order, in the variance and
+            # in the mean, each a bilinear form of two vectors.
             length = scaled.square().sum(dim=1)
             variance = (prior - (z * scaled).sum(dim=1)).clamp_min(0.0)
             variance = variance + 4.0 * self._error * length + 64.0 * self._eps * size
@@ -250,29 +250,29 @@ class Ellipsoids:
         return lower, upper
 
     def _features(self, X: Tensor) -> Tensor:
-        """Z at ``n x d`` points, ``n x m``."""
+        """z(x) at ``n x d`` points, ``n x m``."""
         return (covariance(self._kernel, X, self._X) * self._root) @ self._vectors
 
 
 def _most_answered(answers: Answers) -> Tensor:
-    """The rows of the answers at so many points: bool, one for each."""
+    """Which answers are at the ``MAX_POINTS`` points with most answers: bool, one per answer."""
     seen, first, counts = np.unique(answers.group, return_index=True, return_counts=True)
     order = np.lexsort((first, -counts))[:MAX_POINTS]
     return torch.isin(answers.group, torch.from_numpy(seen[order]))
 
 
 def _scatter(y: Tensor, groups: Tensor) -> float:
-    """The sum of squared distances of some values (``n``) from the means of their groups."""
+    """The sum of squared distances of values (``n``) from the means of their groups."""
     _, place, counts = torch.unique(groups, return_inverse=True, return_counts=True)
     means = y.new_zeros(len(counts)).index_add_(0, place, y) / counts
     return (y - means[place]).square().sum().item()
 
 
 class Ellipsoid:
-    """Bounds on f, to be maximised, at fixed candidates, ``N x d``, that only ever get tighter.
+    """Bounds on f, to be maximised, at fixed candidates, ``N x d``; answers can only tighten them.
 
-    With probability ``1 - delta`` all hold at all times. ``refuted``, whether the answers
-    contradict ``norm_bound`` and ``noise_std``, is a bool tensor, not to wait for a device.
+    With probability ``1 - delta`` all hold at all times. ``refuted`` says whether the answers
+    contradict ``norm_bound`` or ``noise_std``: a bool tensor, so that no update waits for a device.
     """
 
     def __init__(
@@ -294,11 +294,11 @@ class Ellipsoid:
         self.lower = -self.upper
         self.refuted = torch.zeros((), dtype=torch.bool, device=candidates.device)
         self._asks = 0
-        self._means: dict[int, tuple[int, float]] = {}  # number and mean of answers, by row
-        self._squares = 0.0  # of answers around the mean at their point
+        self._means: dict[int, tuple[int, float]] = {}  # by row: number of answers, their mean
+        self._squares = 0.0  # sum of squared distances of answers from their point's mean
 
     def tell(self, row: int, y: float, asks: int) -> None:
-        """Take in an answer at candidate ``row``, told after so many asks."""
+        """Add an answer at candidate ``row``, told when ``asks`` asks had been made."""
         count, mean = self._means.get(row, (0, 0.0))
         count, step = count + 1, y - mean
         mean += step / count
@@ -314,7 +314,7 @@ class Ellipsoid:
         energy = noise_energy(self._asks, self._delta) * self._noise_std**2 / noise_var
         explained = posterior.explained + self._squares / noise_var
         size = self._norm_bound**2 + energy
-        # What rounding may have done: to a variance, and to what is solved for.
+        # Allowances for rounding: ``eps`` of a variance, ``solved`` of a solved linear system.
         eps = (len(posterior) + 1) * torch.finfo(posterior.mean.dtype).eps
         solved = 16.0 * eps * max(self._largest / min(posterior.noise_var), 1.0)
         square = size - explained + solved * (size + explained)

@@ -1,12 +1,12 @@
 """Confidence bounds: how far f can be from the posterior mean, and with what probability.
 
-Theorem 1's half-width, ``(C_k + (sigma / lambda) sqrt(2 log(4 R N / delta))) sigma~(x)``, is the
-``HalfWidth`` of ``RKHSConfidence._lemma_1`` times the deviation (``HalfWidth.at``) with
-``tight=False``; by default the smaller of that and its ``Parts`` counts. Half of a run's failure
-probability is for the delays and half for the bounds, shared equally by R rounds
-(``RoundRule.delta_divisor``), and halved once more where bounds from all answers have the other
-half: ``RoundSequence.bounds`` does this, and says over which N points. So here ``delta`` is the
-probability with which any of the bounds made at once may fail, on either side.
+With ``tight=False`` the half-width is Theorem 1's,
+``(C_k + (sigma / lambda) sqrt(2 log(4 R N / delta))) sigma~(x)``: ``RKHSConfidence._lemma_1``
+gives the multiplier of the deviation, ``HalfWidth.at`` the product. By default the smaller of that
+and its ``Parts`` is used. ``RoundSequence.bounds`` chooses the N points and splits a run's failure
+probability: half for the delays, half for the bounds, which R rounds share equally
+(``RoundRule.delta_divisor``) after bounds from all answers, if used, have taken half of it. In this
+module ``delta`` is the probability that any of the bounds made at once fails, on either side.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ class Evidence:
     """What bounds are made from, and where they have to hold.
 
     Attributes:
-        kernel: of the values divided by ``scale``.
-        data: the answers, in units of the values.
-        inverse_noise_std: the largest root of ``spread / noise_var`` over the points with answers;
-            1 / lambda if all answers have one noise variance.
-        delta: probability with which any of the bounds may fail, on either side.
-        count: at how many points of a finite set the bounds hold at once; None on a box
-            and in ``adaptive``, whose bounds need no union.
-        box: ``2 x d``, where bounds hold at every point of a box; else None.
-        counts: how many values each column of the box with a list of values has, by its number.
-        scale: one unit of the kernel in units of the values.
+        kernel: the kernel of the values divided by ``scale``.
+        data: the answers, averaged per point, in units of the values.
+        inverse_noise_std: the largest ``sqrt(spread / noise_var)`` over the answered points;
+            1 / lambda if all answers have the same noise variance.
+        delta: the probability that any of the bounds fails, on either side.
+        count: the number of points of a finite set at which bounds must hold at once; None on a
+            box and in ``adaptive``, whose bounds need no union over points.
+        box: ``2 x d``, if bounds must hold at every point of a box; else None.
+        counts: the number of values of each column of the box that has a list of them, by column.
+        scale: the size of one unit of ``kernel`` in units of the values.
     """
 
     kernel: Kernel
@@ -72,7 +72,7 @@ class Evidence:
     def under(
         cls, surrogate: Surrogate, data: Data, delta: float, count: int | None = None
     ) -> Evidence:
-        """Evidence in units of the values, of data in those of a surrogate."""
+        """Evidence in units of the values, from data in a surrogate's units."""
         scale, ratio = surrogate.scale, surrogate.noise_var**-0.5
         if len(data):
             ratio = data.spread_ratio**0.5
@@ -83,12 +83,12 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Parts:
-    """A half-width from bias and noise apart: ``slack`` and the moments times these factors."""
+    """A half-width that bounds bias and noise separately, by factors on the posterior's moments."""
 
-    bias: float  # on the largest bias per unit of norm
-    noise_norm: float = 0.0  # on the norm of the answers' weights
-    deviation: float = 0.0  # on sigma
-    slack: float = 0.0  # what is added, in units of the values
+    bias: float  # factor on the largest bias per unit of norm
+    noise_norm: float = 0.0  # factor on the norm of the answers' weights
+    deviation: float = 0.0  # factor on sigma
+    slack: float = 0.0  # added, in units of the values
 
     def __post_init__(self) -> None:
         for name in ("bias", "noise_norm", "deviation", "slack"):
@@ -101,10 +101,10 @@ class HalfWidth:
 
     Attributes:
         multiplier: factor on sigma.
-        slack: what is added, in units of the values.
-        parts: another half-width that holds on the same event: the smaller one counts.
-        rounded_up: whether what rounding may have taken is added; if not, ``parts`` do not count.
-        words: what the bounds are, as recommendations say it.
+        slack: added, in units of the values.
+        parts: another half-width that holds on the same event: the smaller is used at each point.
+        rounded_up: whether bounds on rounding errors are added; if not, ``parts`` is ignored.
+        words: a description of the bounds, shown with recommendations.
     """
 
     multiplier: float
@@ -120,7 +120,7 @@ class HalfWidth:
 
     @property
     def needs_weights(self) -> bool:
-        """Whether the moments must have the norms of the weights."""
+        """Whether the posterior must be evaluated with ``weights=True``, as ``parts`` needs."""
         return self.parts is not None
 
     def at(self, posterior: Moments) -> Tensor:
@@ -145,7 +145,7 @@ class HalfWidth:
 
 
 class Constants(NamedTuple):
-    """What bounds assume of f and the noise, in units of the values.
+    """What bounds assume about f and the noise, in units of the values.
 
     They are C_k, a bound on the RKHS norm of f, and sigma, the sub-Gaussian scale of the noise.
     """
@@ -155,7 +155,7 @@ class Constants(NamedTuple):
 
 
 class Confidence(ABC):
-    """How wide confidence bounds are; immutable. Also asked without answers, before the first ask.
+    """How wide confidence bounds are; immutable. Methods must also work before the first answer.
 
     Attributes:
         holds_on_box: whether bounds are proved to hold at every point of ``Evidence.box`` at once.
@@ -165,7 +165,7 @@ class Confidence(ABC):
 
     @property
     def constants(self) -> Constants | None:
-        """What the bounds rest on, which the answers may refute; None if it is something else.
+        """The assumed constants, which the answers may refute; None if bounds do not rest on them.
 
         :class:`WithinBudget` makes its own bounds from all answers with them.
         """
@@ -174,34 +174,34 @@ class Confidence(ABC):
     @property
     @abstractmethod
     def missing(self) -> tuple[str, ...]:
-        """Why bounds of this kind prove nothing; empty if both methods below give proved ones."""
+        """Why these bounds prove nothing; empty if ``fixed_design`` and ``adaptive`` are proved."""
 
     @property
     @abstractmethod
     def assumptions(self) -> tuple[str, ...]:
-        """What the bounds rest on."""
+        """What the bounds assume, in words."""
 
     @abstractmethod
     def fixed_design(self, evidence: Evidence) -> HalfWidth:
         """Bounds from points that were chosen independently of the noise.
 
-        If ``missing`` is not empty, the points may be any: a round then uses all answers. With
-        ``constants`` the half-width must not depend on ``data.y``: a budget computes it before any
-        answer.
+        If ``missing`` is not empty, points may also depend on the noise: a round then uses all
+        answers. If ``constants`` is not None, the half-width must not depend on ``data.y``, since a
+        regret budget computes it before any answer.
         """
 
     @abstractmethod
     def adaptive(self, evidence: Evidence) -> HalfWidth:
-        """Bounds from points that may depend on earlier noise, at all points and times at once.
+        """Bounds at all points and times at once, from points that may depend on earlier noise.
 
-        ``evidence`` does not say over which points, so a union bound is not possible. These are
-        the intervals of recommendations; with ``evidence="all"`` they eliminate as well.
+        ``evidence.count`` is None, so a union bound over points is not possible. Recommendations
+        show these bounds; with the optimizer's option ``evidence="all"`` they eliminate as well.
         """
 
     def missing_on_box(self, covar_module: Kernel) -> str | None:
         """Why Theorem 2's regret bound does not follow from bounds that hold on a box.
 
-        A phrase; None if it does.
+        As a phrase; None if it does follow.
         """
         return None
 
@@ -255,10 +255,10 @@ class RKHSConfidence(Confidence):
             see :mod:`botorch_delay.gp.posterior`. It holds with the same probability as Theorem
             1's ``(C_k + (noise_std / lambda) sqrt(2 log(2 N / delta))) sigma(x)``, which
             ``tight=False`` gives, and is never wider.
-        uniform: how bounds come to hold at every point of a box; without effect on finitely
-            many points. "net": on a net in the kernel's distance, and between its points by
-            continuity. "trace": no net, for any kernel; best where the effective dimension is
-            small, as with a linear kernel.
+        uniform: how bounds are made to hold at every point of a box; ignored on finite sets.
+            "net": Lemma 1 on a net in the kernel's distance, extended between its points by
+            Lipschitz continuity. "trace": without a net, for any kernel; best where the effective
+            dimension is small, as with a linear kernel.
     """
 
     norm_bound: float
@@ -301,10 +301,10 @@ class RKHSConfidence(Confidence):
 
     @torch.no_grad()
     def fixed_design(self, evidence: Evidence) -> HalfWidth:
-        """Lemma 1 at this many points, or what ``uniform`` names on a box.
+        """Lemma 1 at ``evidence.count`` points, or on a box the method that ``uniform`` names.
 
-        On a box without answers it is ``C_k sqrt(k(x, x))``, which needs no probability. Raises
-        :class:`NotSupportedError` if the kernel does not allow this way.
+        On a box without answers the half-width is ``C_k sqrt(k(x, x))``, which always holds.
+        Raises :class:`NotSupportedError` if the kernel does not allow the method.
         """
         if evidence.count is not None:
             return self._lemma_1(evidence, math.log(evidence.count))
@@ -315,8 +315,8 @@ class RKHSConfidence(Confidence):
 
         ``(C_k + (sigma / lambda) sqrt(2 (gain + log(1 / delta)))) sigma(x)``, with ``gain``
         0.5 logdet(I + K / lambda^2) (after Abbasi-Yadkori 2013; Chowdhury & Gopalan 2017 have
-        ``gain + 1``). It allows points that depend on earlier noise, but not that noise decides
-        which answers are there.
+        ``gain + 1``). Points may depend on earlier noise, but which answers are available must not
+        depend on the noise.
         """
         gained = gain(spectrum(evidence.covar_module, evidence.data))
         radius = math.sqrt(2.0 * (gained + math.log(1.0 / evidence.delta)))
@@ -330,10 +330,10 @@ class RKHSConfidence(Confidence):
     def _lemma_1(
         self, evidence: Evidence, log_points: float, mean_norm: float = 0.0, eps: float = 0.0
     ) -> HalfWidth:
-        """Both sides at finitely many points, and up to ``eps`` from them in the kernel's distance.
+        """Two-sided bounds at N points, and up to ``eps`` from them in the kernel's distance.
 
-        At N points and a share delta of a round, ``sqrt(2 log(2 N / delta))``: with delta / (2 R)
-        of R rounds it is the 4 R N / delta of Theorem 1.
+        ``log_points`` is log N, ``mean_norm`` the RKHS norm of mu. The noise term has the factor
+        ``sqrt(2 log(2 N / delta))``: with delta / (2 R) for delta, Theorem 1's 4 R N / delta.
         """
         tail = math.sqrt(2.0 * (log_points + math.log(2.0 / evidence.delta)))
         noise = self.noise_std * evidence.inverse_noise_std * tail
@@ -358,7 +358,7 @@ class RKHSConfidence(Confidence):
           L = C_k + sigma rho tail in the plain form.
         * The weights, in units of the noise, are ``(I + F F')^-1 F k_x``, whose singular values
           s / (1 + s^2) are at most 1 / 2: ``noise_norm`` is rho / 2-Lipschitz. Hence
-          L = C_k + sigma rho tail / 2 where bias and noise are apart.
+          L = C_k + sigma rho tail / 2 where bias and noise are bounded separately.
         """
         kernel, data, box = evidence.covar_module, evidence.data, evidence.box
         assert box is not None
@@ -371,12 +371,12 @@ class RKHSConfidence(Confidence):
         return self._lemma_1(evidence, net.log_size, _mean_norm(posterior, kernel), net.eps)
 
     def _net(self, evidence: Evidence, box: Tensor, top: float, smallest: float) -> Net:
-        """The net whose radius makes bounds narrow.
+        """The net whose radius makes bounds narrowest.
 
-        The net must not depend on the values of answers. Its radius minimises
-        ``(C_k + sigma rho tail) s + (3 C_k + sigma rho tail) eps`` over ``top``, the largest root
-        of ``k(x, x)``, times powers of sqrt(2), with s the ``smallest`` posterior deviation at the
-        answered points.
+        It must not depend on the values of answers. Its radius eps minimises
+        ``(C_k + sigma rho tail) s + (3 C_k + sigma rho tail) eps`` over ``top``, the largest
+        ``sqrt(k(x, x))``, divided by powers of sqrt(2), with s the ``smallest`` posterior deviation
+        at the answered points.
         """
 
         def cost(net: Net) -> float:
@@ -388,13 +388,13 @@ class RKHSConfidence(Confidence):
         return min(nets(evidence.covar_module, box, evidence.counts, radii), key=cost)
 
     def _by_trace(self, evidence: Evidence) -> HalfWidth:
-        """One event for all points: the noise as a whole is small, seen through the kernel.
+        """Bounds at all points from a single event: a quadratic form of the noise is small.
 
         The noise in the mean is ``<k_x, v>`` with ``v = F' (I + F F')^-1 e``, e the noise in
         units of lambda. It is at most sigma(x) times the root of ``<v, (I + F'F) v> = e' A e``,
         where ``A = F F' (I + F F')^-1 = K (K + D)^-1``, up to similarity. With probability
         1 - exp(-L) that form is at most ``sigma^2 rho^2 (tr A + 2 sqrt(L tr A^2) + 2 L)``
-        (Hsu, Kakade, Zhang 2012). The event has no sides, so L = log(1 / delta).
+        (Hsu, Kakade, Zhang 2012). This event covers both sides, so L = log(1 / delta).
 
         With a linear kernel ``tr A <= d``: the multiplier grows as sqrt(d), which is what the
         paper's Corollary 1 has for that kernel.
@@ -428,19 +428,19 @@ def rkhs_bounds(
     """Bounds on a function of bounded RKHS norm at single points (Lemma 1).
 
     Each side holds with probability ``1 - delta`` at each point, provided that ``train_X``
-    was chosen independently of the noise. For bounds on all of n points at once, divide
+    was chosen independently of the noise. For two-sided bounds at n points at once, divide
     ``delta`` by ``2 n``.
 
     Args:
         covar_module: the kernel.
         train_X: ``m x d``, the points that were evaluated; m may be 0.
         train_Y: ``m`` or ``m x 1``, their values.
-        X: ``n x d``, where the bounds are wanted.
+        X: ``n x d``, the points at which to bound f.
         noise_var: lambda^2, the regularizer, above 0.
         norm_bound: C_k, a bound on the RKHS norm, above 0.
         noise_std: sigma, the sub-Gaussian scale of the noise, above 0.
         delta: failure probability of one side at one point.
-        tight: split bias and noise; never wider, equally valid.
+        tight: bound bias and noise separately; never wider, equally valid.
 
     Returns:
         ``(lower, upper)``, each of shape ``n``.
@@ -467,7 +467,7 @@ def _mean_norm(posterior: Posterior, covar_module: Kernel) -> float:
     """The RKHS norm of mu, rounded up."""
     X, alpha = posterior.data.X, posterior.weights
     K = covariance(covar_module, X, X)
-    # As for the posterior: alpha solves a system that is off by m eps max k.
+    # As in ``Posterior``, rounding perturbs the system that alpha solves by up to m eps max k.
     m = len(alpha)
     backward = (m + 1) * torch.finfo(K.dtype).eps * K.diagonal().max()
     square = (alpha @ K @ alpha).clamp_min(0.0) + m * backward * alpha.square().sum()

@@ -1,4 +1,4 @@
-"""What is claimed of a run, and on which assumptions."""
+"""What is guaranteed about a run, and under which assumptions."""
 
 from __future__ import annotations
 
@@ -7,47 +7,47 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class BudgetTerms:
-    """What a regret budget claims: regret of at most ``max(F B, B') + W + E``.
+    """The terms of a regret budget's claim: the regret is at most ``max(F B, B') + W + E``.
 
-    All but F in units of the values; W and E are of the run so far.
+    All but F are in units of the values; W and E are those of the run so far.
     """
 
     factor: float  # F
     plan: float  # B, BPE-Delay's own regret bound for its plan on the whole set
-    bound: float  # ``max(F B, B')``, where B' is B with the bounds' smaller share of delta
-    extra_cost: float  # W, the prices of extra asks
+    bound: float  # ``max(F B, B')``, B' being B with the smaller share of delta that bounds have
+    extra_cost: float  # W, the summed prices of extra asks, each as of when it was asked
     excess: float  # E, by how much rounds on the active set have exceeded the plan
-    trivial: float  # D T, what any asks can cost at most
+    trivial: float  # D T, the most that any T asks can cost
 
 
 @dataclass(frozen=True)
 class Guarantee:
     """What is claimed for a configuration and its run so far.
 
-    A claim that has ended stays so, also in what is saved from then on.
+    A claim that has been lost is never regained, not even by saving and loading.
 
     Attributes:
         holds: whether a regret bound is claimed, with probability 1 - delta: that of Theorem 1, or
-            ``factor`` times its worst-case form where that is not 1, plus what extra asks cost;
-            with a budget ``budget.bound`` plus its W and E.
+            ``factor`` times its worst-case form if ``factor`` is not 1, plus the cost of extra
+            asks; with a regret budget, ``budget.bound`` plus its W and E.
         delta: the failure probability.
-        assumptions: what it rests on; to be judged by the user.
-        missing: why not more is claimed; empty if and only if ``holds``.
-        factor: how many times the worst-case form of Theorem 1's bound the claimed regret bound is,
-            without extra asks. That form has the maximal information gain in place of the
-            deviations that designs leave; with these themselves the bound is smaller, and
-            ``factor`` times it may be exceeded. With a budget, how many times ``budget.plan``.
-        extra_asks: without a delay law, how many asks so far were made while a round waited for its
-            last design points or had to wait with the next one, or of a design point again. They
-            come on top of Theorem 1's bound.
-        extra_cost: what these can have cost at most, in units of the values; None where no valid
-            bounds say so.
-        norm_at_least: the largest RKHS norm that the answers have required since one was last
-            corrected, with probability 1 - delta, in units of the values; None without valid
-            bounds.
-        budget: the terms of a regret budget, where there is one.
-        plays: the rule that decides the run, in words, where the horizon leaves room for no design
-            point but the first; empty elsewhere.
+        assumptions: what the claim assumes; the user has to judge whether it is true.
+        missing: why no bound is claimed; empty if and only if ``holds``.
+        factor: the claimed regret bound, without extra asks, as a multiple of the worst-case form
+            of Theorem 1's bound. That form has the maximal information gain in place of the
+            deviations that designs leave; with these deviations the bound is smaller, and regret
+            may exceed ``factor`` times it. With a budget, the multiple of ``budget.plan``.
+        extra_asks: without a delay law, the number of asks so far that were made while a round
+            waited for its last answers or could not yet ask its next design point, or that asked a
+            design point again. Their cost comes on top of Theorem 1's bound.
+        extra_cost: a bound on the regret of these asks, in units of the values; None without
+            valid bounds.
+        norm_at_least: a lower bound on the RKHS norm of f, with probability 1 - delta, in units of
+            the values: the largest that the answers have required since one was last corrected.
+            None without valid bounds.
+        budget: the terms of a regret budget, if there is one.
+        plays: in words, the rule that chooses all asks but one, if the horizon leaves room for
+            only one design point; else empty.
     """
 
     holds: bool

@@ -1,7 +1,7 @@
-"""Nets of a box in the distance that a kernel defines.
+"""Finite nets of a box, in the distance that a kernel defines.
 
-d_k(x, x')^2 = k(x, x) - 2 k(x, x') + k(x', x') is the distance of two points as features. A
-function of RKHS norm C is C-Lipschitz in it, and the posterior deviation is 1-Lipschitz.
+d_k(x, x')^2 = k(x, x) - 2 k(x, x') + k(x', x') is the squared distance of two points' features. A
+function of RKHS norm C is C-Lipschitz in d_k, and the posterior deviation is 1-Lipschitz.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from torch import Tensor
 
 from botorch_delay.exceptions import NotSupportedError
 
-# Distances are raised by this much, so that rounding makes none too small.
+# Factor by which distances are raised, so that rounding makes none too small.
 _UPWARDS = 1.0 + 1e-12
 
-MAX_CELLS = 200_000  # of a box, before a bound is taken as it is
+MAX_CELLS = 200_000  # of a box, after which ``largest_on_box`` returns the bound it has
 
-# Scales are searched between 2^_FINEST and 1 by bisection of the exponent, to a relative precision
-# of about 1e-10.
+# Grid scales are searched between 2^_FINEST and 1, by _STEPS bisections of the exponent: to a
+# relative precision of about 1e-10.
 _FINEST = -200.0
 _STEPS = 40
 
@@ -41,12 +41,12 @@ _STEPS = 40
 class Net:
     """A finite set that has a point near every point of a box."""
 
-    eps: float  # the largest distance of a point of the box from the net, in the kernel's distance
-    log_size: float  # natural logarithm of its number of points, which may overflow
+    eps: float  # the largest distance d_k of a point of the box from the net
+    log_size: float  # natural logarithm of its number of points, which itself may overflow
 
 
 def largest_prior_deviation(covar_module: Kernel, bounds: Tensor) -> float:
-    """An upper bound on ``sqrt(k(x, x))`` over a box, for the kernels of a distance bound."""
+    """An upper bound on ``sqrt(k(x, x))`` over a box, for the kernels of :func:`nets`."""
     box = _plain(bounds)
     return _measure(covar_module, torch.zeros_like(box[0]), box)[1]
 
@@ -54,12 +54,12 @@ def largest_prior_deviation(covar_module: Kernel, bounds: Tensor) -> float:
 def nets(
     covar_module: Kernel, bounds: Tensor, discrete: Mapping[int, int], radii: Sequence[float]
 ) -> list[Net]:
-    """For each of several radii a net of at most that: the centres of the cells of a grid.
+    """For each radius a net of at most that radius: the centres of the cells of a grid.
 
-    Cells are about equally long in every column, measured by the kernel, which is about the
-    smallest grid. A column that takes ``discrete`` values keeps them where they are no more than
-    its cells. Kernels are squared exponential, Matern or linear, or a multiple, a sum or a product
-    of such kernels; :class:`NotSupportedError` for others.
+    Cells are about equally long in every column in the kernel's distance, which takes about the
+    fewest cells. ``discrete`` has the number of values of each column with a list; if that is at
+    most the number of cells, the net has these values. Kernels are squared exponential, Matern,
+    linear or constant, or multiples, sums or products of these; else :class:`NotSupportedError`.
     """
     box = _plain(bounds)
     half = 0.5 * (box[1] - box[0])
@@ -71,7 +71,7 @@ def nets(
     def distance(sides: Tensor) -> Tensor:
         return _measure(covar_module, sides, box)[0]
 
-    def along(share: Tensor) -> Tensor:  # each column by itself: r x d to r x d
+    def along(share: Tensor) -> Tensor:  # the length of each column alone: r x d to r x d
         return distance(torch.diag_embed(share * half))
 
     def grid(scale: Tensor) -> tuple[Tensor, Tensor]:  # r x 1 to counts r x d and radii r x 1
@@ -80,7 +80,7 @@ def nets(
         sides = torch.where(own, 0.0, half / cells)
         return torch.where(own, values, cells), distance(sides).unsqueeze(-1)
 
-    # The part of its half-side at which a column by itself uses up eps; above 1 if it never does.
+    # The share of a column's half-side that alone is eps long; above 1 if the whole is shorter.
     full = along(torch.ones(len(eps), len(half), dtype=torch.double))
     share = _largest(lambda s: along(s) <= eps, torch.zeros_like(full))
     share = torch.where(full <= eps, eps / full, share)
@@ -98,15 +98,15 @@ def largest_on_box(
     bounds: Tensor,
     tolerance: float,
 ) -> float:
-    """An upper bound on the supremum over a box of a function g.
+    """An upper bound on the supremum over a box of a function g, by branch and bound.
 
-    It has ``g(x) <= value(z) + slope d_k(x, z)`` for all x and z of the box; value need be neither
-    g nor Lipschitz itself. Cells that may hold larger values are halved: a centre's value plus
-    ``slope`` times the distance of the farthest corner bounds g in its cell.
+    ``g(x) <= value(z) + slope d_k(x, z)`` must hold for all x and z of the box; ``value`` need be
+    neither g nor Lipschitz. In a cell g is at most the value at the centre plus ``slope`` times the
+    kernel's distance of the farthest corner; cells that may hold larger values are halved.
 
-    The bound may be above the largest value at a centre by ``tolerance``, a share of it, and by
-    more where that would take more than ``MAX_CELLS`` cells. Kernels are those of :func:`nets`,
-    and values in double precision.
+    The bound exceeds the largest value found at a centre by at most the share ``tolerance`` of it,
+    or by more if that would take over ``MAX_CELLS`` cells. Kernels are those of :func:`nets`, and
+    values are in double precision.
     """
     box = _plain(bounds)
     centres, half = box.mean(dim=0, keepdim=True), 0.5 * (box[1] - box[0]).unsqueeze(0)
@@ -122,7 +122,7 @@ def largest_on_box(
         if not bool(kept.any()) or looked + 2 * int(kept.sum()) > MAX_CELLS:
             return max([settled, *ends[kept].tolist()])
         centres, half = centres[kept], half[kept]
-        # Along the column in which the cell is longest in the kernel's distance.
+        # Halve each cell along the column in which it is longest in the kernel's distance.
         alone = _measure(covar_module, torch.diag_embed(half), box)[0]
         step = torch.nn.functional.one_hot(alone.argmax(dim=1), half.shape[1]) * 0.5 * half
         centres = torch.cat([centres - step, centres + step])
@@ -130,7 +130,7 @@ def largest_on_box(
 
 
 def _largest(fits: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
-    """The largest scales of at most 1 that fit, where smaller ones fit as well."""
+    """The largest scales up to 1 that fit; every scale below a fitting one must fit, too."""
     low, high = torch.full_like(like, _FINEST), like
     low = torch.where(fits(torch.ones_like(like)), high, low)
     for _ in range(_STEPS):
@@ -141,12 +141,12 @@ def _largest(fits: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
 
 
 def _plain(value: Tensor) -> Tensor:
-    """In double on the CPU: few numbers, whose rounding must not matter."""
+    """The same in double precision on the CPU: few numbers, whose rounding must not matter."""
     return value.detach().to(device="cpu", dtype=torch.double)
 
 
 def _measure(kernel: Kernel, half: Tensor, box: Tensor) -> tuple[Tensor, float]:
-    """Bounds on the distance (``... x d`` to ``...``) and on the root of ``k(x, x)``."""
+    """Bounds on d_k for half-sides of cells (``... x d`` to ``...``), and on ``sqrt(k(x, x))``."""
     dims = kernel.active_dims
     if dims is not None:
         half, box = half[..., dims.cpu()], box[..., dims.cpu()]
@@ -154,7 +154,7 @@ def _measure(kernel: Kernel, half: Tensor, box: Tensor) -> tuple[Tensor, float]:
 
 
 def _measure_selected(kernel: Any, half: Tensor, box: Tensor) -> tuple[Tensor, float]:
-    """The same with columns that are selected already, as they are where kernels are evaluated."""
+    """The same after ``active_dims`` have been applied, as in a kernel's ``forward``."""
     kind = None if kernel.batch_shape else type(kernel)
     if kind is RBFKernel:
         return _stationary(-torch.expm1(-0.5 * _radius(kernel, half).square()))
@@ -187,12 +187,12 @@ def _measure_selected(kernel: Any, half: Tensor, box: Tensor) -> tuple[Tensor, f
 
 
 def _radius(kernel: Kernel, half: Tensor) -> Tensor:
-    """The distance in lengthscales."""
+    """Euclidean length in units of the lengthscales, ``... x d`` to ``...``."""
     return torch.linalg.vector_norm(half / _plain(kernel.lengthscale).flatten(), dim=-1)
 
 
 def _matern_drop(nu: float, radius: Tensor) -> Tensor:
-    """1 - k, without a difference of numbers that are nearly equal."""
+    """``1 - k`` of a Matern kernel at a distance in lengthscales, without cancellation."""
     scaled = math.sqrt(2.0 * nu) * radius
     if nu == 0.5:
         return -torch.expm1(-scaled)
@@ -205,5 +205,5 @@ def _matern_drop(nu: float, radius: Tensor) -> Tensor:
 
 
 def _stationary(drop: Tensor) -> tuple[Tensor, float]:
-    """The distance where k falls by ``drop``, which is most at the corner, and the root of k."""
+    """The distance if k has fallen by ``drop`` at the corner, and ``sqrt(k(x, x))``, which is 1."""
     return _UPWARDS * (2.0 * drop).sqrt(), 1.0

@@ -1,15 +1,15 @@
 """Ties between scores, and climbs to maxima on a box.
 
-*Ties.* On symmetric grids many candidates share the largest score up to rounding. The lowest index
-wins among those equal to the largest up to a relative 1e-8, or up to rounding in single precision:
-so CPU, CUDA and two formulas of the same thing ask the same points.
+*Ties.* On symmetric grids many candidates share the largest score up to rounding. Among all within
+a relative 1e-8 of the largest (in single precision, within rounding) the lowest index wins. So CPU,
+CUDA and two formulas for the same quantity ask the same points.
 
-*Climbs*, from many starts at once. Columns without a list of values move along the gradient, in
-units of the box's sides (of their logarithm in ``log_dims``). Each start has its own step length,
-from the curvature along its last move (Barzilai and Borwein, 1988). Where the gradient leads out of
-the set, the direction is mixed with a random one, so that a start slides along the edge. Columns
-with a list of values are redrawn now and then, one at a time. A move counts only if it stays in the
-set and gains: no start ever gets worse.
+*Climbs* go from many starts at once. Columns without a list of values follow the gradient, in units
+of the box's sides (on a logarithmic scale in ``log_dims``). Each start has its own step length,
+from the curvature along its last move (Barzilai and Borwein, 1988). Once a move of a start has led
+out of the allowed set, random directions are added to its gradient, so that it slides along the
+edge. Columns with a list of values are redrawn now and then, one at a time. A move is accepted only
+if it stays in the set and gains: no start ever gets worse.
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ from botorch_delay.gp.posterior import Posterior
 from botorch_delay.gp.surrogate import Surrogate
 
 TIE_TOLERANCE = 1e-8
-FIRST_STEP = 0.1
-LARGEST_GROWTH = 3.0  # of a step after a gain
-SMALLEST_STEP = 1e-6
-# A learned deviation is computed from all points up to this many. Of more, from those nearest to
-# the starts of climbs: that costs regret, but solves would take too long.
+FIRST_STEP = 0.1  # of a climb, in sides of the box
+LARGEST_GROWTH = 3.0  # largest factor by which a step grows after a gain
+SMALLEST_STEP = 1e-6  # climbs end once all steps are shorter, in sides
+# Under a learned kernel the deviation uses all design points up to LOCAL_ABOVE. With more it uses
+# the LOCAL_POINTS nearest to the starts of climbs: that costs regret, but keeps solves fast.
 LOCAL_ABOVE = 1024
 LOCAL_POINTS = 512
-# Climbs also begin around this many of the best answered points, and get no further than this share
-# of each side, but for columns with a list of values.
+# Climbs also start around this many of the best answered points, and stay within this share of each
+# side from their start, except in columns with a list of values.
 LEADERS, LOCAL_REACH = 8, 0.1
-# As a share of the prior variance: a variance at most this large has no slope.
+# A variance up to this share of the prior variance counts as constant, with slope 0.
 FLOOR = 1e-12
 
 
 def tie_tolerance(dtype: torch.dtype) -> float:
-    """By how much, relative to the largest, tied scores may differ."""
+    """By how much, relative to the largest score, tied scores may differ."""
     return max(TIE_TOLERANCE, 64.0 * torch.finfo(dtype).eps)
 
 
 def lowest_of_largest(scores: Tensor, scale: float = 0.0) -> int:
-    """The lowest index among the scores tied at the largest.
+    """The lowest index among the scores that are tied with the largest.
 
-    ``scale`` is the size of the terms of the scores, if these may cancel.
+    ``scale`` is the size of the terms of which scores are sums, if these may cancel.
     """
     return int(lowest_tied(scores, scale))
 
 
 def lowest_tied(scores: Tensor, scale: float = 0.0) -> Tensor:
-    """The same as a LongTensor of shape 1, without waiting for a device."""
+    """As :func:`lowest_of_largest`, but a LongTensor of shape 1: no device is waited for."""
     top = scores.max()
     slack = tie_tolerance(scores.dtype) * top.abs().clamp_min(scale)
     # argmax returns the first of equal entries: the lowest index among the ties.
@@ -75,11 +75,11 @@ def maximize(
 ) -> tuple[Tensor, Tensor]:
     """Climb from every start: the points reached, ``n x d``, and their values, ``n``.
 
-    The function, ``n x d`` to ``n``, is differentiable in the columns without a list of values.
-    Points stay in the box, and where ``inside`` (``n x d`` to bool ``n``) holds, as it does at the
-    starts; no start gets further than ``reach`` in a column without a list, as a share of the side.
-    If no column has a list, climbs end before ``steps`` steps when no start's slope promises a next
-    one to ``enough`` above the best value.
+    ``function``, ``n x d`` to ``n``, is differentiable in the columns without a list of values.
+    Points stay in the box, and where ``inside`` (``n x d`` to bool ``n``) holds, as it must at the
+    starts. In a column without a list they stay within ``reach``, a share of the side, of their
+    start. If no column has a list and ``enough`` is above 0, climbs end early once no next step is
+    predicted, by the slopes, to exceed the best value by more than ``enough``.
     """
     assert isinstance(domain, BoxDomain)
     ascent = _Ascent(function, domain, starts, generator, inside, reach)
@@ -96,7 +96,7 @@ def maximize(
 
 
 class _Ascent:
-    """Climbing starts: the points ``X`` reached, the ``values`` there, and the next ``step``."""
+    """Climbs so far: the points ``X`` reached, their ``values``, and the next ``step`` of each."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class _Ascent:
         self._edged = self._constrained or inside is not None
 
     def climb(self, enough: float) -> bool:
-        """Take a step along the gradient, unless it promises too little: then False."""
+        """Try a step along the gradient from every point; False if it promises too little gain."""
         V, slope, step, tiny = self._V, self._slope, self.step, torch.finfo(self.values.dtype).tiny
         direction = slope / slope.abs().amax(dim=1, keepdim=True).clamp_min(tiny)
         moved = (V + step.unsqueeze(1) * direction).clamp(self._lowest, self._highest)
@@ -154,7 +154,7 @@ class _Ascent:
         to_top = move.square().sum(dim=1) / bent.clamp_min(tiny)
         longest = LARGEST_GROWTH * step
         size = torch.where(bent > 0.0, to_top * self._slope.abs().amax(dim=1), longest)
-        # Along an edge most directions fail: the step shrinks slowly there.
+        # Along an edge most directions fail, so the step shrinks slowly there.
         shorter = torch.where(blocked, 0.8 * step, size.clamp(0.1 * step, 0.5 * step))
         self.step = torch.where(better, torch.minimum(size, longest), shorter)
         self._blocked = blocked | ~allowed
@@ -165,8 +165,8 @@ class _Ascent:
         self._take(self._domain.to_unit(proposal), proposal)
 
     def _take(self, moved: Tensor, proposal: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Take the moves that gain; which do, which are allowed, and the slopes found."""
-        # Bounds and lists of values hold by construction.
+        """Accept the moves that gain; return which do, which are allowed, and the slopes found."""
+        # Proposals are within bounds and lists of values by construction.
         allowed = torch.ones_like(self._blocked)
         if self._constrained:
             allowed = self._domain.slack(proposal) >= 0.0
@@ -182,7 +182,7 @@ class _Ascent:
         return better, allowed, found_slope
 
     def _evaluate(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Values, and their slopes per side of the box; 0 in columns with lists of values."""
+        """Values, and slopes in units of the sides; 0 in columns with a list of values."""
         if isinstance(self._function, BoundClimb):
             with torch.no_grad():
                 values, gradient = self._function.with_slope(X)
@@ -191,7 +191,7 @@ class _Ascent:
                 X = X.detach().requires_grad_(True)
                 values = self._function(X)
                 gradient = torch.zeros_like(X)
-                if values.requires_grad:  # it may have no slope in X all the same
+                if values.requires_grad:  # perhaps through a parameter, and not through X
                     (gradient,) = torch.autograd.grad(values.sum(), X, materialize_grads=True)
         low, high = self._domain.bounds
         side = (high - low).expand_as(X).clone()
@@ -206,9 +206,9 @@ class _Ascent:
 class BoundClimb:
     """``mu + factor * min(sigma, cap)`` under a learned kernel, with its slope in closed form.
 
-    Mu comes from the answers, at least one, and sigma from the design, of which those near the
-    starts count if it has very many points. The cap is sigma at the start of each climb (``n x d``,
-    one row per climb), or infinite where ``capped`` is False.
+    Mu comes from ``answers``, at least one, and sigma from ``design``, of which only the points
+    nearest to the starts count if there are very many. The cap of a climb is sigma at its start (a
+    row of ``starts``, ``n x d``), or infinite if ``capped`` is False.
     """
 
     def __init__(
@@ -236,7 +236,7 @@ class BoundClimb:
         return self.with_slope(X)[0]
 
     def with_slope(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Values, ``n``, and slopes, ``n x d``; 0 in columns of categories."""
+        """Values, ``n``, and slopes, ``n x d``, which are 0 in columns of categories."""
         answers, design, factor = self._answers, self._design, self._factor
         kernel, inputs = self._surrogate.covar_module, self._surrogate.inputs(X)
         seen, pulled = covariance_with_pull(kernel, answers.data.X, inputs)  # m x n
@@ -246,7 +246,7 @@ class BoundClimb:
             asked, pushed = covariance_with_pull(kernel, design.data.X, inputs)
         deviation, white = self._deviation(asked)
         mean = answers.weights @ seen
-        # Half of the slope at the cap itself, as torch.minimum has it.
+        # At the cap itself half of sigma's slope counts, as in torch.minimum.
         share = 0.5 * ((deviation < self.cap).to(X) + (deviation <= self.cap).to(X))
         share = share * (deviation.square() > FLOOR)
         pull = answers.weights.unsqueeze(-1) * pulled
@@ -259,13 +259,13 @@ class BoundClimb:
         return values, self._surrogate.inputs.slope(slope, X)
 
     def _deviation(self, cross: Tensor) -> tuple[Tensor, Tensor]:
-        """Sigma from covariances with the design, ``m x n``, and these whitened."""
+        """Sigma, given covariances with the design, ``m x n``, and the whitened covariances."""
         white = self._design.factor.solve(cross)
         variance = 1.0 - white.square().sum(dim=0)
         return variance.clamp_min(FLOOR).sqrt(), white
 
     def _gather(self, pulls: Tensor, posterior: Posterior, inputs: Tensor) -> Tensor:
-        """``sum_j pull_j (z_j - x)``, for pulls ``m x n``, by squared lengthscales: ``n x e``."""
+        """``sum_j pull_j (z_j - x) / lengthscale^2``, ``n x e``, for ``pulls``, ``m x n``."""
         away = pulls.T @ posterior.data.X - pulls.sum(dim=0).unsqueeze(-1) * inputs
         return away / self._surrogate.covar_module.lengthscale.square()
 
@@ -273,10 +273,10 @@ class BoundClimb:
 def nearby(
     domain: Domain, X: Tensor, around: int, reach: float, generator: torch.Generator
 ) -> Tensor:
-    """Points of a box at all distances from ``X`` (``n x d``), up to about ``reach`` of a side.
+    """Points of a box around ``X`` (``n x d``), on all scales up to about ``reach`` of a side.
 
-    There are ``around`` for each, less those that the domain does not allow. Columns with lists of
-    values stay; if all have one, the points are ``X`` and some that differ in one column.
+    There are ``around`` per point, less those that the domain does not allow. Columns with lists do
+    not change; if every column has one, results are ``X`` and points that differ in one column.
     """
     assert isinstance(domain, BoxDomain)
     X = X.repeat_interleave(around, dim=0)
@@ -293,10 +293,10 @@ def nearby(
 
 
 def snapped(domain: BoxDomain, X: Tensor, generator: torch.Generator) -> Tensor:
-    """The points, each column moved to its nearer bound with probability one half.
+    """The points ``X``, each column moved to its nearer bound with probability one half.
 
     The deviation of a posterior is often largest on the boundary, which uniform points never
-    reach. Columns with lists of values stay as they are.
+    reach. Columns with a list of values stay as they are.
     """
     low, high = domain.bounds
     nearer = torch.where(X - low < high - X, low, high)
@@ -307,11 +307,11 @@ def snapped(domain: BoxDomain, X: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def stretched(X: Tensor, inside: Callable[[Tensor], Tensor], generator: torch.Generator) -> Tensor:
-    """Points inside a set, ``n x d``, pushed away from each other until they reach its edge."""
+    """Points inside a set, ``n x d``, each moved away from a random other one, up to the edge."""
     other = X[moved(torch.randperm(len(X), generator=generator), X.device)]
     direction = X - other
     low, high = torch.zeros_like(X[:, :1]), torch.ones_like(X[:, :1])
-    for _ in range(4):  # far enough out
+    for _ in range(4):  # double the distance until outside the set; then bisect
         high = torch.where(inside(X + high * direction).unsqueeze(1), 2.0 * high, high)
     for _ in range(14):
         middle = (low + high) / 2.0
@@ -321,10 +321,10 @@ def stretched(X: Tensor, inside: Callable[[Tensor], Tensor], generator: torch.Ge
 
 
 def with_other_options(domain: Domain, X: Tensor, generator: torch.Generator) -> Tensor:
-    """Points of a box with categories (``n x d``), and as many with one category drawn anew.
+    """Points of a box (``n x d``), and copies with one category drawn anew where that is allowed.
 
-    Less those that the domain does not allow. Climbs should begin at all of them: a learned
-    deviation counts up to that of the start, so a climb never turns to an uncertain option.
+    Climbs should start from all of them: a learned deviation counts only up to its value at the
+    start (:class:`BoundClimb`), so that a climb itself gains nothing from a more uncertain option.
     """
     assert isinstance(domain, BoxDomain)
     other = redraw(domain, X, generator, sorted(domain.cat_dims))
@@ -334,10 +334,10 @@ def with_other_options(domain: Domain, X: Tensor, generator: torch.Generator) ->
 def redraw(
     domain: BoxDomain, X: Tensor, generator: torch.Generator, columns: Sequence[int] | None = None
 ) -> Tensor:
-    """One column with a list of values, or one of some, drawn anew for every point (``n x d``).
+    """The points (``n x d``), each with one of ``columns`` (default: all with lists) drawn anew.
 
-    Categories are drawn uniformly; values with an order from all distances, near ones as often as
-    far ones.
+    Categories are drawn uniformly. Ordered values are drawn at a log-uniform distance in the list:
+    small and large changes are about equally frequent.
     """
     columns, redrawn = sorted(domain.lists) if columns is None else columns, X.clone()
     which = torch.randint(len(columns), (len(X),), generator=generator)
@@ -350,7 +350,7 @@ def redraw(
             row = (share * len(values)).long()
         else:
             here = torch.searchsorted(values, X[:, dim].contiguous())
-            away = (len(values) ** share).long()  # from 1 to all but one
+            away = (len(values) ** share).long()  # from 1 to len(values) - 1
             row = torch.where(side < 0.5, here - away, here + away)
         row = row.clamp(0, len(values) - 1)
         redrawn[:, dim] = torch.where(which == number, values[row], X[:, dim])

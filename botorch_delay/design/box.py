@@ -1,10 +1,10 @@
 """Greedy maximum-variance design on a box: a pool of points, the best refined by gradient.
 
-The pool is a quasi-random sample, and points on the boundary, where deviations are often largest.
-Its posterior variance is updated with each pick. Every few picks the best points of the pool climb
-to nearby maxima, which are candidates like the pool until the next climb: a pick changes the
-variance only around it, so the other maxima stay good. For each pick the best few points take some
-more steps. Each pick is a function of the picks before it.
+The pool is a quasi-random sample and points on the boundary, where deviations are often largest.
+Its posterior variance is updated after each pick. Every few picks, the best points of the pool
+climb to nearby maxima, which join the pool until the next climb: a pick changes the variance only
+around it, so most maxima stay good. For each pick the best few points climb some more steps. Each
+pick is a function of the picks before it.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from botorch_delay.exceptions import ExhaustedDesignError
 from botorch_delay.gp.averages import Averages
 from botorch_delay.gp.surrogate import Surrogate
 
-STARTS = 224
-STEPS = 20
-PICKS_PER_CLIMB = 8
-POLISHED = 24
-POLISHING_STEPS = 2
-MAX_CORNER_DIM = 10
+STARTS = 224  # points of the pool that climb
+STEPS = 20  # of each climb
+PICKS_PER_CLIMB = 8  # picks between climbs
+POLISHED = 24  # points that climb some more steps for a single pick
+POLISHING_STEPS = 2  # how many more
+MAX_CORNER_DIM = 10  # with more columns corners are too many to use
 
 
 def corners(domain: BoxDomain) -> Tensor:
-    """The corners of a box, ``n x d``; none where there are too many."""
+    """The corners of a box, ``n x d``; none if there are too many."""
     if domain.dim > MAX_CORNER_DIM:
         return domain.bounds[:0]
     unit = torch.cartesian_prod(*[torch.tensor([0.0, 1.0], dtype=torch.double)] * domain.dim)
@@ -41,9 +41,9 @@ def corners(domain: BoxDomain) -> Tensor:
 class BoxDesign:
     """A greedy design on a box that grows one pick at a time; points are named by their keys.
 
-    Picks start from the points of ``pool``, ``n x d``, and stay where ``inside`` (``n x d`` to bool
-    ``n``) holds, in addition to the domain's limits. With a learned kernel they are points of the
-    pool: no claim needs the largest deviation. Earlier ``picks`` are replayed in their order.
+    Climbs start from points of ``pool``, ``n x d``, and stay where ``inside`` (``n x d`` to bool
+    ``n``) and the domain's limits hold. With a learned kernel picks are points of the pool itself:
+    no claim then needs the largest deviation on the box. Earlier ``picks`` are replayed in order.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class BoxDesign:
     ) -> None:
         self._surrogate, self._domain, self._keys = surrogate, domain, keys
         self._inside, self._seed, self._refines = inside, seed, not surrogate.learned
-        # The last rows are for the maxima that climbs reach.
+        # The last ``room`` rows are for the maxima that climbs reach.
         pool = domain.columns.rounded(pool)
         self._spread, room = len(pool), min(STARTS, len(pool)) if self._refines else 0
         self._pool = torch.cat([pool, pool[:1].expand(room, -1)])
@@ -66,7 +66,7 @@ class BoxDesign:
         self._excluded: set[int] = set()
         self._climbed_at = -1
         picks = list(picks)
-        last = max(len(picks) // PICKS_PER_CLIMB * PICKS_PER_CLIMB, 1)  # none before the first
+        last = max(len(picks) // PICKS_PER_CLIMB * PICKS_PER_CLIMB, 1)  # no climb before a pick
         for number, key in enumerate(picks):
             if number == last:
                 self._climb()
@@ -91,12 +91,12 @@ class BoxDesign:
         found = torch.zeros(len(X), dtype=torch.bool, device=X.device)
         if self._excluded:
             points = torch.stack([self._keys.point(key) for key in self._excluded])
-            for point in moved(points, X.device):  # all at once would need memory for each pair
+            for point in moved(points, X.device):  # all pairs at once would need much memory
                 found |= (point == X).all(dim=1)
         return found
 
     def variance(self, X: Tensor) -> Tensor:
-        """Posterior variance given the picks, ``n x d`` to ``n``; differentiable."""
+        """Posterior variance at ``X`` given the picks, ``n x d`` to ``n``; differentiable."""
         return self._picks.at_candidates.variance_at(self._surrogate.inputs(X))
 
     def add(self, key: int) -> None:
@@ -110,7 +110,7 @@ class BoxDesign:
             self._excluded.discard(key)
 
     def _climb(self) -> None:
-        """Climb to nearby maxima from the best of the pool, once every few picks."""
+        """Every ``PICKS_PER_CLIMB`` picks, climb to nearby maxima from the best of the pool."""
         turn = self._picks.size // PICKS_PER_CLIMB
         if not (self._picks.size and self._refines) or turn == self._climbed_at:
             return

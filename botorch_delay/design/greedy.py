@@ -1,14 +1,14 @@
-"""Greedy maximum-variance design: each point is taken where the earlier ones leave most variance.
+"""Greedy maximum-variance design: each pick is the point where earlier picks leave most variance.
 
-The k-th point maximises the fantasy deviation sigma_{k-1} (paper, Algorithm 1, the argmax), which
-depends on no value: a round can be designed before any answer arrives. A point may come again,
-since two evaluations of it have independent noises.
+The k-th pick maximises the fantasy deviation sigma_{k-1} (paper, Algorithm 1, the argmax), which
+depends on no value: a round can be designed before any answer arrives. A point may be picked again,
+since two evaluations of it have independent noise.
 
-For few candidates, and on CUDA, the covariance is kept up to date. For many only upper bounds on
-the variances are: variances fall as points are added, so any variance computed earlier is a bound,
-and only candidates whose bound reaches the largest variance need computing. Those close to the
-largest form a shortlist, whose posterior is kept up to date until its largest variance falls to the
-threshold that bounds all others.
+For few candidates, and on CUDA, their covariance is kept up to date. For many, only upper bounds
+on variances are kept. Variances fall as picks are added, so any variance computed earlier is a
+bound, and only candidates whose bound reaches the largest variance need a new one. Those close to
+the largest form a shortlist, whose posterior is kept up to date until its largest variance falls to
+the threshold that bounds all others.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from botorch_delay.gp.posterior import Data, Moments, Posterior
 
 # Precisions that differ by less, as a share of the largest, count as equal.
 SAME = 1e-12
-# Largest relative rounding error when picks without an answer are taken out.
+# Largest relative rounding error allowed when picks without an answer are removed.
 LARGEST_ERROR = 1e-8
-# The shortlist has the candidates within this share of the largest variance, and at most this many.
+# The shortlist has the candidates within this share of the largest variance.
 SHORTLIST_SHARE = 0.02
-SHORTLIST_MIN = 64
-SHORTLIST_MAX = 65_536
+SHORTLIST_MIN = 64  # the share grows until there are this many
+SHORTLIST_MAX = 65_536  # of more, those with the largest variances are kept
 
 
 class GreedyDesign:
     """A greedy design that grows one pick at a time.
 
-    On CUDA :meth:`extend` makes all its picks without waiting for the device, and the rows of n
-    picks are kept: n N numbers, 8 GB for 1,000 picks among 1,000,000 candidates in double.
-    Elsewhere the shortlist, of at most ``SHORTLIST_MAX`` columns, bounds memory.
+    On CUDA :meth:`extend` makes all its picks without waiting for the device, and stores one row
+    of N numbers per pick: 8 GB for 1,000 picks among 1,000,000 candidates in double. On the CPU
+    memory is bounded, since a shortlist has at most ``SHORTLIST_MAX`` columns.
 
-    Candidates are ``N x d``; earlier ``picks``, made by the rule or not, are replayed. Indices are
-    those of ``rows``, a LongTensor ``N``, increasing; 0 to N - 1 if None.
+    ``candidates`` are ``N x d``; earlier ``picks``, made by the rule or not, are replayed. ``rows``
+    (an increasing LongTensor) has the index that names each candidate; 0 to N - 1 if None.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class GreedyDesign:
             covar_module, candidates, noise_var, self._mask
         )
         self._rows = torch.arange(len(candidates)) if rows is None else rows.cpu()
-        self._picks = array("q")  # places among the candidates
+        self._picks = array("q")  # positions among the candidates
         for index in picks:
             self.add(index)
 
@@ -93,12 +93,12 @@ class GreedyDesign:
     def moments(
         self, data: Data, answered: Tensor, at: Tensor, *, weights: bool = False
     ) -> Moments | None:
-        """The posterior given answers at the indices ``answered``, ``m``, at others, ``n``.
+        """The posterior at the indices ``at``, ``n``, given answers at ``answered``, ``m``.
 
         Nothing is factorized: the covariance given the picks is changed where picks have no answer
-        or answers are not of picks. With C the covariance given the answers the mean is
-        ``C D^-1 y``, and the weights of the answers are ``D^-1 C``. None if no covariance is kept,
-        if it is too far from C, or if answers are at points that are not candidates.
+        or answers are not at picks. With C the covariance given the answers, the mean is
+        ``C D^-1 y``, and the answers' weights are ``D^-1 C``. None if no covariance is stored, if
+        C takes too many changes or loses too many digits, or if an answer is not at a candidate.
         """
         own = self._rows.to(at.device)
         if not isinstance(self._form, _Tracked) or not bool(torch.isin(answered, own).all()):
@@ -124,8 +124,8 @@ class GreedyDesign:
             noise_norm = penalty = torch.zeros_like(variance)
             mean_rounding = (backward * (precision * y).norm()).expand_as(variance)
             if weights:
-                # One step of refinement, since rounding is relative to the answers, which may be
-                # far larger than alpha: then errors are those of a backward stable solve.
+                # One step of refinement, after which errors are those of a backward stable solve:
+                # without it they are relative to the answers, which may be far larger than alpha.
                 alpha = precision * (y - mean)
                 by_kernel = kept.prior_times(alpha)
                 mean = by_kernel + kept.times(precision * (mean - by_kernel))
@@ -147,7 +147,7 @@ class GreedyDesign:
 
 
 class _Tracked(CandidateCovariance):
-    """The covariance of all candidates given the picks; ``mask`` has the excluded ones, ``N``."""
+    """The covariance of all candidates given the picks; ``mask``, ``N``, marks excluded ones."""
 
     def __init__(self, kernel: Kernel, points: Tensor, noise: float, mask: Tensor) -> None:
         super().__init__(kernel, points)
@@ -157,7 +157,7 @@ class _Tracked(CandidateCovariance):
         self._add(sent_rows([index], self.variance))
 
     def extend(self, n: int) -> list[int]:
-        """Pick ``n`` by the rule; the host looks at them only when all are made."""
+        """Make ``n`` picks by the rule; the host reads them only after the last one."""
         made = []
         for _ in range(n):
             made.append(lowest_tied(self._open_variance()))
@@ -169,7 +169,7 @@ class _Tracked(CandidateCovariance):
     def next(self) -> int:
         variance = self._open_variance()
         top = _check_largest(variance.max())
-        # As lowest_of_largest, which would search for the largest again.
+        # As lowest_of_largest, but without a second search for the largest.
         return int((variance >= top - tie_tolerance(variance.dtype) * top).byte().argmax())
 
     def _open_variance(self) -> Tensor:
@@ -177,7 +177,7 @@ class _Tracked(CandidateCovariance):
 
     @torch.no_grad()
     def _add(self, index: Tensor) -> None:
-        """Count a pick, a LongTensor of shape 1."""
+        """Condition on a pick, a LongTensor of shape 1."""
         column = self.column(index)
         self.take_off(column.div_((self.variance.index_select(0, index) + self.noise).sqrt()))
 
@@ -185,7 +185,7 @@ class _Tracked(CandidateCovariance):
 class _Lazy:
     """Upper bounds on the variance of every candidate, and exact variances on a shortlist.
 
-    ``mask`` has the excluded candidates, ``N``; the shortlist must be dropped when it changes.
+    ``mask``, ``N``, marks excluded candidates; the shortlist must be dropped when it changes.
     """
 
     def __init__(self, kernel: Kernel, points: Tensor, noise: float, mask: Tensor) -> None:
@@ -193,14 +193,14 @@ class _Lazy:
         with torch.no_grad():
             self._upper = prior_variance(kernel, points).clone()
         self._adds = 0
-        self._fresh = torch.zeros(len(points), dtype=torch.int32)  # picks that a bound counts
+        self._fresh = torch.zeros(len(points), dtype=torch.int32)  # picks counted in each bound
         self._counts: Counter[int] = Counter()  # how often each candidate was picked
         self._shortlist: _Shortlist | None = None
-        self._posterior: Posterior | None = None  # given the picks when it was last needed
+        self._posterior: Posterior | None = None  # given the picks at the last refresh
 
     @property
     def variance(self) -> Tensor:
-        """Of every candidate; what is out of date is computed."""
+        """Exact variances of all candidates, ``N``; outdated ones are recomputed."""
         self.drop_shortlist()
         self._refresh((self._fresh < self._adds).nonzero().flatten())
         return self._upper
@@ -233,7 +233,7 @@ class _Lazy:
         return made
 
     def _pick(self, index: int) -> Answer:
-        """All picks of a candidate as one answer: n of them have noise lambda^2 / n."""
+        """All picks of a candidate as one answer; n picks have noise variance lambda^2 / n."""
         return self._points[index], 0.0, self._noise / self._counts[index]
 
     def _screen(self) -> _Shortlist:
@@ -243,9 +243,9 @@ class _Lazy:
         _check_largest(top)
         least, share = min(SHORTLIST_MIN, int((bounds > 0.0).sum())), SHORTLIST_SHARE
         while True:
-            # If bounds fell by more than the share, the largest variance is further down.
+            # Lowered in each pass: refreshed bounds may all have fallen below the last threshold.
             threshold = torch.minimum(threshold, top) * (1.0 - share)
-            share = min(1.25 * share, 0.5)  # each step costs a computation of some variances
+            share = min(1.25 * share, 0.5)  # growing, since each pass computes some variances
             reach = (bounds >= threshold).nonzero().flatten()
             stale = reach[self._fresh[reach] < self._adds]
             self._refresh(stale)
@@ -256,7 +256,7 @@ class _Lazy:
             top = bounds.max()
         ceiling, beyond = threshold, 0
         if len(kept) > SHORTLIST_MAX:
-            # Of those tied at the smallest variance that fits, the lowest indices are kept.
+            # Of those tied at the smallest variance kept, the lowest indices stay.
             values, tolerance = bounds[kept], tie_tolerance(bounds.dtype)
             lowest = values.topk(SHORTLIST_MAX).values[-1]
             above = (values > lowest * (1.0 + tolerance)).nonzero().flatten()
@@ -272,7 +272,7 @@ class _Lazy:
         return _Shortlist(kept, posterior, float(ceiling), beyond)
 
     def _refresh(self, indices: Tensor) -> None:
-        """Compute the variances of some candidates, given all picks."""
+        """Compute the exact variances of some candidates, given all picks."""
         if not len(indices):
             return
         labels = [*self._counts.items()]
@@ -297,15 +297,15 @@ class _Lazy:
 
 @dataclass(frozen=True)
 class _Shortlist:
-    """Candidates whose variances are exact, and a bound on those of all others."""
+    """Candidates whose variances are exact, and a bound on the variances of all others."""
 
     members: Tensor  # indices, ``n``, increasing
     posterior: CandidatePosterior  # given the picks; the members are its pool
-    ceiling: float  # bounds the variance of every other candidate
-    beyond: int  # only candidates from this index on may reach the ceiling; 0 if any may
+    ceiling: float  # upper bound on the variance of every other candidate
+    beyond: int  # of the others only those from this index on may reach it; 0 if any may
 
     def next(self) -> int | None:
-        """The index that the rule picks; None if it may not be a member."""
+        """The index that the rule picks; None if that may be a candidate outside the shortlist."""
         variance = self.posterior.variance_in_pool
         top = float(variance.max())
         floor = (1.0 - tie_tolerance(variance.dtype)) * max(top, self.ceiling)
@@ -324,11 +324,11 @@ def greedy_max_variance(
         covar_module: the kernel.
         candidates: ``N x d``.
         noise_var: lambda^2, above 0.
-        n: how many points, at least 1.
+        n: the number of picks, at least 1.
 
     Returns:
-        A LongTensor of shape ``n``, indices into ``candidates``, in order. Ties go to the
-        lowest index whose variance is at least ``1 - 1e-8`` times the largest.
+        A LongTensor of shape ``n``, indices into ``candidates``, in the order of picks. Ties go to
+        the lowest index whose variance is at least ``1 - 1e-8`` times the largest.
 
     Raises:
         InputError: if an argument cannot be used.
@@ -349,7 +349,7 @@ def greedy_max_variance(
 
 
 def _check_largest(variance: Tensor) -> float:
-    """The largest open variance; an error if it is not a number: -inf if none is open."""
+    """The largest variance, as a float; an error if it is not finite (-inf: all are excluded)."""
     largest = float(variance)
     if largest == -math.inf:
         raise ExhaustedDesignError("Every candidate of the design is excluded.")

@@ -1,1 +1,1 @@
-"""Where points may be asked: finite sets and boxes."""
+"""Search domains: finite sets and boxes of points that may be asked."""

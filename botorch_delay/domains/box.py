@@ -17,7 +17,7 @@ from botorch_delay.domains.columns import Columns
 from botorch_delay.domains.domain import Domain, Encoding
 from botorch_delay.exceptions import BotorchDelayError, InputError, InputTypeError
 
-_PROBES = 64
+_PROBES = 64  # points at which the results of ``feasible`` are stored, to recognise it
 
 # Indices, coefficients, right-hand side.
 Constraint = tuple[Tensor | Sequence[int], Tensor | Sequence[float], float]
@@ -28,19 +28,19 @@ class BoxDomain(Domain):
 
     Args:
         bounds: ``2 x d``: lower ends, upper ends; floating, lower below upper, with finite widths.
-        discrete_dims: for a column the numbers that are allowed there, as in
+        discrete_dims: for each column that takes only some numbers the list of these, as in
             ``botorch.optim.optimize_acqf_mixed_alternating``.
-        cat_dims: for a column the numbers that are allowed there, where they only name
-            categories; a learned kernel puts all of them at the same distance.
+        cat_dims: the same for columns whose numbers only name categories; in a learned kernel all
+            categories of a column are equally far apart.
         constraints: known linear constraints in BoTorch's ``inequality_constraints`` form, each
             ``(indices, coefficients, rhs)`` for ``sum coefficients * x[indices] >= rhs``.
         feasible: tells which points may be asked, ``n x d`` to a bool tensor ``n``.
         names: of the columns; x0, x1, ... if None. A :class:`Space` passes its :class:`Columns`.
-        log_dims: columns with positive bounds whose logarithm is uniform when points are drawn,
-            and is what a learned kernel sees.
+        log_dims: columns with positive bounds in which points are drawn uniformly in the logarithm,
+            and which a learned kernel sees as logarithms.
 
     Attributes:
-        lists: columns that take a list of values, discrete or categories, each increasing.
+        lists: values of each discrete or categorical column, increasing, by column.
         discrete_dims, cat_dims, constraints, feasible: as above.
 
     Example:
@@ -105,7 +105,7 @@ class BoxDomain(Domain):
             dim = validation.whole(dim, f"each column of {name}", 0, self.dim - 1)
             validation.instance(listed, Iterable, f"{name}[{dim}]", "a list of numbers", but=str)
             numbers = [validation.real(v, f"each value in {name}[{dim}]") for v in listed]
-            # In the precision of the bounds, which they are compared with.
+            # In the dtype of the bounds, with which they are compared.
             values = self.bounds.new_tensor(numbers).unique()
             if not len(values):
                 raise InputError(f"{name}[{dim}] must have at least one value.")
@@ -136,7 +136,7 @@ class BoxDomain(Domain):
             )
         if int(columns.min()) < 0 or int(columns.max()) >= self.dim:
             raise InputError(f"A constraint names a column outside 0 to {self.dim - 1}.")
-        if not bool(torch.isfinite(factors).all()) or not bool(factors.any()):  # in float32
+        if not bool(torch.isfinite(factors).all()) or not bool(factors.any()):  # after rounding
             raise InputError("The coefficients of a constraint must be finite and not all 0.")
         return columns, factors, validation.real(rhs, "rhs of a constraint")
 
@@ -158,7 +158,7 @@ class BoxDomain(Domain):
         """By how much points, ``n x d``, satisfy the constraints and ``feasible``: ``n``.
 
         The smallest slack of the linear constraints, each in units of its range over the box;
-        ``-inf`` where ``feasible`` says no; ``inf`` without either.
+        ``-inf`` where ``feasible`` says no; ``inf`` if there is neither.
         """
         validation.rows(X, "X", self.bounds)
         result = X.new_full(X.shape[:1], torch.inf)
@@ -174,7 +174,7 @@ class BoxDomain(Domain):
     def _passes(self, X: Tensor) -> Tensor:
         assert self.feasible is not None
         try:
-            passes = self.feasible(X.clone())  # it may work in place
+            passes = self.feasible(X.clone())  # a copy: it may work in place
         except BotorchDelayError:
             raise
         except Exception as error:
@@ -198,8 +198,8 @@ class BoxDomain(Domain):
     def from_unit(self, U: Tensor) -> Tensor:
         """Points of the unit cube (``n x d``) mapped to bounds and lists.
 
-        Uniform points become uniform: in the logarithm for columns of ``log_dims``, over the
-        values of a list. With both, each value gets the part of the logarithm nearest to it.
+        Uniform points stay uniform: in the logarithm for columns of ``log_dims``, over the values
+        of a list. With both, each value gets the part of the logarithmic scale nearest to it.
         """
         low, high = self._logs(self.bounds)
         X = low + U * (high - low)
@@ -247,7 +247,7 @@ class BoxDomain(Domain):
 
     @cached_property
     def _feasible_probes(self) -> list[bool]:
-        """Results of ``feasible`` at some points, to recognise it; it may be slow."""
+        """Results of ``feasible`` at ``_PROBES`` points, to recognise it; kept, it may be slow."""
         unit = SobolEngine(self.dim, scramble=True, seed=0).draw(_PROBES, dtype=torch.double)
         return self._passes(self.from_unit(unit.to(self.bounds))).tolist()
 
@@ -256,7 +256,7 @@ class BoxDomain(Domain):
 
 
 def points_of_grid(domain: Domain, side: int) -> Tensor:
-    """The feasible centres of a grid on a box, ``side`` a column, ``n x d``; all of a set."""
+    """Feasible centres of a grid on a box, ``side`` per column: ``n x d``; all points of a set."""
     if not isinstance(domain, BoxDomain):
         return domain.like
     steps = (torch.arange(side, dtype=torch.double) + 0.5) / side
@@ -268,7 +268,7 @@ def points_of_grid(domain: Domain, side: int) -> Tensor:
 def _log_edges(values: Tensor) -> Tensor:
     """Ends of the cells of increasing values on a logarithmic scale, in the unit interval.
 
-    Cells at the ends reach as far outward as inward, so that a geometric list is uniform.
+    Cells at the ends reach as far outward as inward, so that a geometric list has equal cells.
     """
     logs = values.log()
     if len(logs) == 1:

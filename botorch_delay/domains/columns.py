@@ -21,7 +21,7 @@ _KINDS: dict[str, type[Parameter]] = {kind.__name__: kind for kind in (Float, In
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a domain as named parameters, in order, and back.
+    """Named parameters, in order, and the columns of numbers that stand for their values.
 
     A parameter with a single value takes no column.
     """
@@ -30,7 +30,7 @@ class Columns:
 
     @classmethod
     def build(cls, records: Iterable[Mapping[str, Any]]) -> Columns:
-        """From what :meth:`describe` gave; any error if it is malformed."""
+        """From the result of :meth:`describe`; errors of any type if that is malformed."""
         made = {}
         for record in records:
             given = dict(record)
@@ -41,7 +41,7 @@ class Columns:
         return cls(made)
 
     def describe(self) -> list[dict[str, Any]]:
-        """What every parameter is made with, in order."""
+        """The name, kind and arguments of every parameter, in order."""
         return [{"name": name, **p.describe()} for name, p in self.parameters.items()]
 
     @cached_property
@@ -51,12 +51,12 @@ class Columns:
 
     @cached_property
     def named(self) -> bool:
-        """Whether they come from a space, so that values may differ from the numbers."""
+        """Whether they are of a :class:`Space`, so that values may differ from the numbers."""
         return not any(type(p) is Parameter for p in self.parameters.values())
 
     @cached_property
     def units(self) -> dict[str, str]:
-        """The units by name, of parameters that have one."""
+        """The units, by name, of the parameters that have one."""
         return {name: p.unit for name, p in self.parameters.items() if p.unit is not None}
 
     def params(self, x: Tensor) -> dict[str, Any]:
@@ -64,7 +64,7 @@ class Columns:
         return self.table(x.unsqueeze(0))[0]
 
     def table(self, X: Tensor) -> list[dict[str, Any]]:
-        """The same for each point, ``n x d``."""
+        """The values of every parameter at each point, ``n x d``: a dict for each."""
         own = dict(zip(self.varying, X.T.tolist(), strict=True))
         values = {}
         for name, p in self.parameters.items():
@@ -82,7 +82,7 @@ class Columns:
         return ", ".join(texts)
 
     def numbers(self, params: Mapping[str, Any], *, outside: bool = False) -> list[float]:
-        """The columns' numbers for a value of every parameter."""
+        """The columns' numbers for values of all parameters; ``outside`` as in ``Parameter``."""
         if not isinstance(params, Mapping):
             raise InputTypeError(
                 f"params must map each of {list(self.parameters)} to its value, got "
@@ -104,7 +104,7 @@ class Columns:
 
     @cached_property
     def stepped(self) -> dict[int, Parameter]:
-        """Parameters with finitely many values, too many to be listed, by their columns."""
+        """Parameters with finitely many values, but too many to be listed, by column."""
         return {
             dim: p
             for dim, p in enumerate(self.varying.values())
@@ -112,7 +112,7 @@ class Columns:
         }
 
     def rounded(self, X: Tensor) -> Tensor:
-        """Points, ``n x d``, with values that stepped columns can have; slopes are unchanged."""
+        """Points, ``n x d``, with stepped columns rounded to their values; gradients are kept."""
         for dim, p in self.stepped.items():
             values = X.new_tensor(p.rounded(X[:, dim].detach().cpu().double().numpy()))
             X = X.clone()
@@ -122,9 +122,9 @@ class Columns:
 
 @dataclass(frozen=True)
 class ParamsTest:
-    """A user's test of parameters as one of points, ``n x d`` to a bool tensor ``n``."""
+    """A user's test of parameters as a test of points, ``n x d`` to a bool tensor ``n``."""
 
-    # A class, so that copies and other processes can have it.
+    # A class, not a closure, so that it can be copied and pickled.
     columns: Columns
     feasible: Callable[[dict[str, Any]], bool]
 

@@ -1,7 +1,7 @@
-"""Copies to a device that do not wait, random numbers, and threads of the CPU.
+"""Copies to a device that do not wait, random numbers, and CPU threads.
 
-Memory that is not pinned is copied to the driver before a call returns, so that the original may
-change at once. A copy from a device to the CPU always waits.
+Memory that is not pinned is copied to the driver before the call returns, so the original may be
+changed at once. A copy from a device to the CPU always waits.
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ from torch.overrides import TorchFunctionMode
 
 
 def moved(X: Tensor, device: torch.device) -> Tensor:
-    """A tensor on a device."""
+    """A tensor on a device, copied there if needed; from the CPU without waiting."""
     return X.to(device, non_blocking=X.device.type == "cpu")
 
 
 def sent(X: Any, like: Tensor) -> Tensor:
-    """A tensor, or numbers or lists of them, in the precision and on the device of another."""
+    """A tensor, a number or lists of numbers, with the dtype and on the device of ``like``."""
     X = X if isinstance(X, Tensor) else torch.tensor(X, dtype=like.dtype)
     return X.to(like, non_blocking=X.device.type == "cpu")
 
 
 def sent_rows(rows: Sequence[int], like: Tensor) -> Tensor:
-    """Rows as a LongTensor on the device of a tensor."""
+    """Row numbers as a LongTensor on the device of ``like``."""
     return moved(torch.tensor(rows, dtype=torch.long), like.device)
 
 
 def generator_for(seed: int, number: int) -> torch.Generator:
-    """A generator for one ask, which depends on the seed and the number alone."""
+    """A CPU generator that depends only on the seed and a number, such as that of an ask."""
     mixed = (seed * 0x9E3779B97F4A7C15 + number * 0xBF58476D1CE4E5B9 + 1) % 2**63
     return torch.Generator().manual_seed(mixed)
 
 
 class Seeded(TorchFunctionMode):
-    """Where functions of PyTorch that are given no generator draw from one of this block.
+    """In this block, PyTorch functions that are given no generator draw from one seeded here.
 
-    So other libraries draw the same numbers from a seed as if they had seeded the generator of the
-    process, which other threads draw from, and leave that alone.
+    Other libraries thus draw the same numbers as after ``torch.manual_seed(seed)``, without
+    touching the global generator, from which other threads may draw.
     """
 
     def __init__(self, seed: int) -> None:
         super().__init__()
         self._seed = seed
-        self._generators: dict[torch.device, torch.Generator] = {}  # those that were drawn from
+        self._generators: dict[torch.device, torch.Generator] = {}  # made when first drawn from
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
@@ -73,10 +73,10 @@ class Seeded(TorchFunctionMode):
 
 @contextmanager
 def as_usual(*, many_threads: bool) -> Iterator[None]:
-    """PyTorch as this package computes with it, in this thread, whatever the caller has set.
+    """The PyTorch settings with which this package computes, in this thread, whatever callers set.
 
-    Tensors are made on the CPU unless a device is named, and can take part in gradients; operations
-    use one thread of the CPU unless ``many_threads``.
+    Tensors are made on the CPU unless a device is named, inference mode is off, so that they can
+    take part in gradients, and operations use one CPU thread unless ``many_threads``.
     """
     with ExitStack() as stack:
         if not many_threads and torch.get_num_threads() > 1:
@@ -89,17 +89,17 @@ def as_usual(*, many_threads: bool) -> Iterator[None]:
 
 
 def one_thread() -> AbstractContextManager[object]:
-    """Limits torch to one thread of the CPU, in calls from this thread.
+    """Limits PyTorch to one CPU thread in calls from this thread.
 
     An ask has many small operations, at each of which threads wait for each other; where workers
-    compute on the same cores, that would take most of the time.
+    compute on the same cores, this waiting would take most of the time.
     """
     return _libraries("openmp").limit(limits=1)
 
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Limits SciPy to one thread in the whole process; held by one thread at a time."""
+    """Limits the BLAS of SciPy to one thread in the whole process; one such block at a time."""
     with _BLAS, _libraries("blas").limit(limits=1):
         yield
 

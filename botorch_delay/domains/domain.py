@@ -23,8 +23,8 @@ from botorch_delay.domains.parameters import Choice, Parameter
 from botorch_delay.domains.values import DataFrame, as_records, text_of
 from botorch_delay.exceptions import InputError, InputTypeError, OutsideWarning, warn
 
-MAX_LISTED = 8  # numbers of a column, in a message
-# What users may hand over as points, see ``Domain.points_of``.
+MAX_LISTED = 8  # most numbers of a column that a message lists
+# The forms in which users may pass points, see ``Domain.points_of``.
 Points = Tensor | np.ndarray | Mapping[str, Any] | Sequence[Mapping[str, Any]] | DataFrame
 
 
@@ -33,12 +33,12 @@ class Encoding:
 
     Args:
         log_dims: columns replaced by their logarithm.
-        categories: columns of categories, with their values.
-        bounds: what becomes the unit cube, ``2 x d``; None for no change of units.
+        categories: categorical columns, each with its values.
+        bounds: the box that becomes the unit cube, ``2 x d``; None for no scaling.
 
     Attributes:
         origin: lower ends of the encoded columns, ``e``.
-        width: their sides, ``e``.
+        width: their ranges, ``e``.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Encoding:
     ) -> None:
         self.log_dims, self.categories, self._scales = log_dims, categories, False
         if bounds is not None:
-            # On the device once, since a copy waits for it.
+            # Copied to the device once, since each copy waits for it.
             self._values = {dim: bounds.new_tensor(values) for dim, values in categories}
             self._plain = [dim for dim in range(bounds.shape[1]) if dim not in self._values]
             self.origin, top = self(bounds)
@@ -70,11 +70,11 @@ class Encoding:
         return (X - self.origin) / self.width if self._scales else X
 
     def slope(self, inner: Tensor, X: Tensor) -> Tensor:
-        """Slopes at points, ``n x d``, from those in encoded columns; 0 in categories."""
+        """Gradients at points, ``n x d``, from those in encoded columns; 0 in categories."""
         slope = inner / self.width
         if self.categories:
             slope, inner = torch.zeros_like(X), slope
-            for place, dim in enumerate(self._plain):  # rows of a list would be copied to a device
+            for place, dim in enumerate(self._plain):  # indexing by a list copies it to the device
                 slope[:, dim] = inner[:, place]
         for dim in self.log_dims:
             slope[:, dim] /= X[:, dim]
@@ -82,12 +82,12 @@ class Encoding:
 
 
 class Domain(ABC):
-    """Where points may be asked; the base of sets and boxes. Read-only.
+    """Where points may be asked; the base class of finite sets and boxes. Read-only.
 
     Attributes:
-        columns: what its columns stand for: parameters, if a :class:`Space` made it.
+        columns: what its columns stand for: named parameters, if a :class:`Space` made it.
         names: names of the columns.
-        log_dims: columns whose logarithm is what a learned kernel sees, increasing.
+        log_dims: columns that a learned kernel sees as logarithms, increasing.
         bounds: the bounding box, ``2 x d``: lower ends, upper ends.
         dim: the number of columns ``d``.
         like: a tensor with ``d`` columns, of the domain's dtype and device.
@@ -130,7 +130,7 @@ class Domain(ABC):
 
     @cached_property
     def device(self) -> torch.device:
-        """The device of ``like``: one object for all trials."""
+        """The device of ``like``: one object that all trials share."""
         return self.like.device
 
     @cached_property
@@ -140,7 +140,7 @@ class Domain(ABC):
 
     @cached_property
     def is_countable(self) -> bool:
-        """Whether all columns have finitely many values or steps, so that points can come again."""
+        """Whether all columns have finitely many values or steps, so that points can recur."""
         stepped = self.columns.stepped
         return all(self.allowed(dim) is not None or dim in stepped for dim in range(self.dim))
 
@@ -149,35 +149,35 @@ class Domain(ABC):
         """Whether each point of ``X`` (``n x d``) is in the domain, exactly: bool ``n``."""
 
     def has_all(self, points: Sequence[Tensor]) -> bool:
-        """Whether it contains all of some points, ``d`` each, which may be on another device."""
+        """Whether it contains all of these points, ``d`` each, which may be on another device."""
         return bool(self.contains(sent(torch.stack(list(points)), self.like)).all())
 
     @abstractmethod
     def allowed(self, column: int) -> Tensor | None:
-        """The numbers that points have in a column, increasing; None for all between its ends."""
+        """The numbers allowed in a column, increasing; None if all between its ends are."""
 
     def find(self, X: Tensor) -> Tensor:
         """The row of each point (``n x d``) in a finite set, exactly; -1 for none: ``n``."""
         return torch.full((X.shape[0],), -1, dtype=torch.long, device=X.device)
 
     def params(self, x: Tensor) -> dict[str, Any]:
-        """The values of a point, ``d``, by name: a space's own, else the numbers of the columns."""
+        """The values of a point, ``d``, by name: of a space's parameters, else the numbers."""
         validation.instance(x, Tensor, "x", "a torch.Tensor")
         if x.shape != (self.dim,):
             raise InputError(f"x must be one point, of shape {self.dim}, got {tuple(x.shape)}.")
         return self.columns.params(x)
 
     def words(self, x: Tensor) -> str:
-        """The same as text: ``heat = 25 °C, dose = 0.1``."""
+        """The values of a point, ``d``, as text: ``heat = 25 °C, dose = 0.1``."""
         return self.columns.words(self.params(x))
 
     def table(self, X: Tensor) -> list[dict[str, Any]]:
-        """The values of each of several points, ``n x d``, as for ``pandas.DataFrame``."""
+        """The values of several points, ``n x d``: a list of dicts, as for ``pandas.DataFrame``."""
         validation.rows(X, "X", self.like)
         return self.columns.table(X)
 
     def point(self, params: Mapping[str, Any], *, outside: bool = False) -> Tensor:
-        """The point, ``d``, with these values, the inverse of :meth:`params`.
+        """The point, ``d``, with these values; the inverse of :meth:`params`.
 
         Args:
             params: a value for every name.
@@ -187,9 +187,9 @@ class Domain(ABC):
         return self.like.new_tensor(self.columns.numbers(params, outside=outside))
 
     def points_of(self, X: Points, name: str) -> Tensor:
-        """Points as a tensor: one from values by name, several from a list of such dicts or rows.
+        """A user's points as a tensor: ``d`` from one dict of values by name, else ``n x d``.
 
-        ``d`` or ``n x d``; numbers may lie outside as in :meth:`point`. A tensor stays as it is.
+        Numbers may lie outside the domain, as in :meth:`point`. A tensor is returned as it is.
         """
         X = as_records(X)
         if isinstance(X, Tensor):
@@ -205,7 +205,7 @@ class Domain(ABC):
                     raise type(error)(f"{name}[{row}]: {error}") from error
             return torch.stack(points) if points else self.like[:0]
         if np.ma.is_masked(X):
-            raise InputError(f"{name} has masked values, which are none; leave these points out.")
+            raise InputError(f"{name} has masked values; leave out points that have any.")
         if isinstance(X, np.ndarray) and X.dtype.kind in "fiu":
             return self.like.new_tensor(np.ascontiguousarray(X))
         raise InputTypeError(
@@ -214,7 +214,7 @@ class Domain(ABC):
         )
 
     def warn_outside(self, x: Tensor) -> None:
-        """Warn if a result's point, ``d``, cannot be asked, and name the values that can."""
+        """Warn if a result's point, ``d``, cannot be asked, and name the values that can be."""
         if bool(self.contains(x.unsqueeze(0))):
             return
         found = [self._why_outside(column, x[column].item()) for column in range(self.dim)]
@@ -243,12 +243,12 @@ class Domain(ABC):
         return f"{said} is none of {', '.join(words)}; the nearest is {nearest_word}"
 
     def describe(self) -> dict[str, Any]:
-        """What defines it beside its tensor, JSON-ready."""
+        """What defines the domain besides its tensor, JSON-ready."""
         plain = {"names": list(self.names), "log_dims": list(self.log_dims)}
         return plain | ({"space": self.columns.describe()} if self.columns.named else {})
 
     def fingerprint(self) -> str:
-        """A digest of all that defines it."""
+        """A digest of all that defines the domain."""
         like = self.like.cpu()
         head = [type(self).__name__, str(like.dtype), list(like.shape), self.describe()]
         return hashlib.sha256(
@@ -265,7 +265,7 @@ class Domain(ABC):
                 )
 
     def check_points(self, X: Any, name: str) -> Tensor:
-        """A user's points, ``n x d``, in the domain or not; InputError if they cannot be used."""
+        """Check a user's points, ``n x d``, in the domain or not; InputError if unusable."""
         X = validation.matrix(X, name)
         validation.matches(X, name, self.like)
         self.check_logarithms(X, name)
@@ -290,7 +290,7 @@ class Domain(ABC):
         return X
 
     def _encode(self, categories: Mapping[int, Tensor]) -> Encoding:
-        """The encoding, with the values of the columns that name categories."""
+        """The encoding, given the values of the categorical columns."""
         if both := categories.keys() & set(self.log_dims):
             raise InputError(
                 f"Column {min(both)} is in cat_dims and in log_dims; categories have no logarithm."
@@ -305,7 +305,7 @@ class Domain(ABC):
 
 
 class PointKeys:
-    """Whole numbers for points: rows of a finite set, and -1, -2, ... for others as they come."""
+    """Keys of points: their rows in a finite set; for others -1, -2, ... in the order met."""
 
     def __init__(self) -> None:
         self.points: list[Tensor] = []  # those of keys -1, -2, ..., on the CPU

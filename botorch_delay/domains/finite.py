@@ -13,8 +13,8 @@ from botorch_delay.domains.columns import Columns
 from botorch_delay.domains.domain import Domain
 from botorch_delay.exceptions import InputError
 
-MOST_ON_ONE_THREAD = 100_000  # points of a finite domain
-FEW = 50  # up to this many points are looked up one by one; more are sorted, with all of the set
+MOST_ON_ONE_THREAD = 100_000  # points; asks on larger sets use several CPU threads
+FEW = 50  # up to this many points are looked up one by one; more are sorted together with the set
 
 
 class FiniteDomain(Domain):
@@ -24,10 +24,10 @@ class FiniteDomain(Domain):
         points: ``N x d``, distinct finite rows, floating; double is recommended.
         names: of the columns, for tables and plots; x0, x1, ... if None. A :class:`Space` passes
             its :class:`Columns`.
-        log_dims: columns whose logarithm is what a learned kernel sees; all positive. A given
+        log_dims: columns, of positive numbers, that a learned kernel sees as logarithms. A given
             kernel always sees the points as they are.
-        cat_dims: columns whose numbers only name categories; a learned kernel puts all of them
-            at the same distance.
+        cat_dims: columns whose numbers only name categories; in a learned kernel all categories of
+            a column are equally far apart.
 
     Attributes:
         points: all points, ``N x d``.

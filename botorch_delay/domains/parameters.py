@@ -1,4 +1,4 @@
-"""Kinds of parameters: their values, and the numbers that stand for them in a column."""
+"""Kinds of parameters: their values, and the numbers in a column that stand for these."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from botorch_delay.domains.values import (
 )
 from botorch_delay.exceptions import InputError, InputTypeError
 
-# A parameter with more values than this has a continuous column, and is rounded.
+# A parameter with more values than this has a continuous column, which is rounded to its values.
 MAX_LISTED = 1_000
-MAX_TABLE = 100_000  # of so many values a table is made, to round many numbers by
-ROUNDING = 1e-9  # numbers that differ by no more than this share of them are equal
+MAX_TABLE = 100_000  # most values for which a table is kept, to round many numbers at once
+ROUNDING = 1e-9  # numbers whose relative difference is no larger count as equal
 
 
 @dataclass(frozen=True)
@@ -36,17 +36,17 @@ class Parameter:
 
     @property
     def unit(self) -> str | None:
-        """Of its values, for tables and pictures; None for none."""
+        """The unit of its values, shown in tables and plots; None if it has none."""
         return None
 
     @property
     def log(self) -> bool:
-        """Whether its logarithm is drawn uniformly, and is what a learned kernel sees."""
+        """Whether points are drawn uniformly in its logarithm, which a learned kernel sees."""
         return False
 
     @property
     def count(self) -> float:
-        """How many values it has, ``inf`` for an interval without steps."""
+        """The number of its values, ``inf`` for an interval without steps."""
         return math.inf
 
     @property
@@ -55,7 +55,7 @@ class Parameter:
         return None
 
     def listed(self) -> list[float]:
-        """The numbers of all values, if they are finitely many, whatever the column is."""
+        """The numbers of all values, if these are finitely many, even for a continuous column."""
         assert self.column is not None
         return self.column
 
@@ -65,32 +65,32 @@ class Parameter:
         return "a number"
 
     def decode(self, number: float) -> Any:
-        """The value for a column's number; the number itself if it stands for none."""
+        """The value for a column's number; the number itself if it stands for no value."""
         return number
 
     def rounded(self, numbers: np.ndarray) -> np.ndarray:
-        """The numbers of the nearest values, of numbers ``n`` of a continuous column: ``n``.
+        """Numbers ``n`` of a continuous column, each rounded to that of the nearest value.
 
-        Those that stand for no value stay.
+        Numbers outside the column's range, which stand for no value, stay as they are.
         """
         return np.array([self.decode(number) for number in numbers.tolist()], dtype=float)
 
     def encode(self, value: Any, name: str, *, outside: bool = False) -> float:
         """The column's number for a value; InputError, with the name, if it is not allowed.
 
-        If ``outside`` a number may lie between steps or outside of the interval.
+        With ``outside`` a number may lie between steps or outside the interval.
         """
         return validation.real(value, name)
 
     def describe(self) -> dict[str, Any]:
-        """What it is made with, JSON-ready."""
+        """Its kind and arguments, JSON-ready."""
         given = {field.name: getattr(self, field.name) for field in fields(self)}
         return {"kind": type(self).__name__, **given}
 
 
 @dataclass(frozen=True)
 class _Number(Parameter):
-    """What Float and Int share: an interval, or values in it, numbered by their places."""
+    """The base of Float and Int: an interval, or values in it that are numbered by places."""
 
     low: float
     high: float
@@ -172,7 +172,7 @@ class _Number(Parameter):
 
     @cached_property
     def _table(self) -> tuple[np.ndarray, np.ndarray]:
-        """All values, and the middles between them."""
+        """All values, and the midpoints between them."""
         values = np.array(self.listed())
         return values, (values[1:] + values[:-1]) / 2.0
 
@@ -215,7 +215,7 @@ class _Number(Parameter):
         if not place or self.step is None:
             return self.low
         value = self.low + place * self.step
-        # As it would be written down: 0.3 and not 0.30000000000000004; no digits that low has not.
+        # As one would write it, 0.3 not 0.30000000000000004: 15 digits of the larger of low and it.
         size = max(abs(self.low), abs(value))
         return min(round(value, 14 - math.floor(math.log10(size))), self.high) + 0.0
 
@@ -230,13 +230,13 @@ class Float(_Number):
     Args:
         low: the lower end, included.
         high: the upper end, included, not below ``low``.
-        log: whether its logarithm is drawn uniformly, and is what a learned kernel sees (a given
-            kernel sees the numbers as they are); then ``low`` is above 0.
+        log: whether points are drawn uniformly in its logarithm, which a learned kernel sees (a
+            given kernel sees the numbers as they are); then ``low`` must be above 0.
         step: only ``low``, ``low + step``, ... are allowed, and ``high`` where a step ends there;
             any number if None.
-        round: only numbers with this many significant digits are allowed, at most 15, as on a dial;
-            with ``log``, and for ends that have no more digits. On other scales ``step`` does it.
-        unit: of the values, for tables and pictures.
+        round: only numbers with at most this many significant digits, up to 15, are allowed, as on
+            a dial. Needs ``log``, and ends with no more digits; without ``log`` use ``step``.
+        unit: the unit of the values, shown in tables and plots.
 
     Example:
         >>> dose = Float(0.1, 10.0, log=True, round=2, unit="mg/ml")
@@ -276,7 +276,7 @@ class Float(_Number):
         return self._place(self.low), self._place(self.high)
 
     def _place(self, number: float) -> int:
-        """Numbers of ``round`` digits in their order: place 0 is 1.0, the one before 0.99."""
+        """The place of a number with ``round`` digits: 0 for 1.0, -1 for the one before, 0.99."""
         if self.round is None:
             return super()._place(number)
         digits, exponent = f"{number:.{self.round - 1}e}".split("e")
@@ -297,10 +297,10 @@ class Int(_Number):
     Args:
         low: the lower end, included.
         high: the upper end, included, not below ``low``.
-        log: whether its logarithm is drawn uniformly, and is what a learned kernel sees (a given
-            kernel sees the numbers as they are); then ``low`` is above 0.
+        log: whether points are drawn uniformly in its logarithm, which a learned kernel sees (a
+            given kernel sees the numbers as they are); then ``low`` must be above 0.
         step: only ``low``, ``low + step``, ... are allowed, and ``high`` where a step ends there.
-        unit: of the values, for tables and pictures.
+        unit: the unit of the values, shown in tables and plots.
     """
 
     _: KW_ONLY
@@ -325,7 +325,7 @@ class Int(_Number):
 
     @property
     def _steps(self) -> int:
-        return int((self.high - self.low) // self.step)  # of whole numbers, of any size
+        return int((self.high - self.low) // self.step)  # exact for integers of any size
 
     def _at(self, place: int) -> float:
         return self.low + place * self.step
@@ -336,13 +336,13 @@ class Choice(Parameter):
     """One of several values: strings, numbers, bools, None.
 
     Args:
-        values: the values, no two of which are equal, as 1, 1.0 and True are: strings, numbers,
-            bools and None, or lists, tuples and dicts (with strings as keys) of them, as files
-            can hold.
-        ordered: whether neighbours in the list are alike. Ordered numbers are modelled as they
-            are, other ordered values by their places; without order all are equally far apart.
-        log: whether the logarithms of ordered numbers, above 0, are what a learned kernel sees.
-        unit: of the values, for tables and pictures.
+        values: the values, no two equal (1, 1.0 and True are equal): strings, numbers, bools and
+            None, or lists, tuples and dicts (with strings as keys) of them, so that files can hold
+            them.
+        ordered: whether neighbours in the list are similar. Ordered numbers are modelled as they
+            are, other ordered values by their places; unordered values are equally far apart.
+        log: whether a learned kernel sees the values, ordered numbers above 0, as logarithms.
+        unit: the unit of the values, shown in tables and plots.
     """
 
     values: Sequence[Any]
@@ -401,7 +401,7 @@ class Choice(Parameter):
 
     @cached_property
     def _numeric(self) -> bool:
-        """Whether the column has the values themselves."""
+        """Whether the column holds the values themselves, not their places."""
         return self.ordered and all(map(is_number, self.values))
 
     @property
@@ -414,7 +414,7 @@ class Choice(Parameter):
             if self._numeric and not math.isclose(number, nearest, rel_tol=ROUNDING):
                 return number
             number = nearest
-        return deepcopy(self._value_of[number])  # a list may be changed where it is used
+        return deepcopy(self._value_of[number])  # a copy: users may change a list in place
 
     def _nearest(self, number: float) -> float:
         return min(self.column, key=lambda own: abs(own - number))

@@ -24,7 +24,7 @@ from botorch_delay.domains.tables import read_table
 from botorch_delay.domains.values import as_number, as_records, distinct, is_number, value_of
 from botorch_delay.exceptions import InputError, InputTypeError
 
-MAX_ARMS = 1_000_000
+MAX_ARMS = 1_000_000  # most points of a grid
 
 Constraint = tuple[Mapping[str, float], float]
 
@@ -32,18 +32,18 @@ Constraint = tuple[Mapping[str, float], float]
 class Space:
     """Named parameters; every optimizer takes a space where it takes a domain.
 
-    Inside points are tensors; ``trial.params`` and ``recommend().params`` are dicts of the user's
-    own values, and ``attach`` takes one. This makes a box; :meth:`grid` makes the set of all
-    combinations, :meth:`arms` a set from a table. Tensors are in double precision, on PyTorch's
-    default device. A parameter with a single value takes no column.
+    Internally points are tensors; ``trial.params`` and ``recommend().params`` are dicts of the
+    user's own values, and ``attach`` takes such dicts. The constructor makes a box, :meth:`grid`
+    the set of all combinations, and :meth:`arms` a set from a table. Tensors are in double
+    precision, on PyTorch's default device. A parameter with a single value takes no column.
 
     Args:
-        parameters: by name, in order, for names that cannot be keywords.
-        constraints: known linear constraints, each a factor for every name that takes part and
-            a right-hand side, for ``sum factors[name] * value >= rhs``.
-        feasible: tells whether parameters, a dict of values by name, may be asked; to be passed to
-            :func:`botorch_delay.load` again.
-        named: further parameters.
+        parameters: parameters by name, in order, for names that cannot be keyword arguments.
+        constraints: known linear constraints, each ``(factors, rhs)`` with a dict of factors by
+            name, for ``sum factors[name] * value >= rhs``.
+        feasible: a function that tells whether a dict of values by name may be asked; it has to be
+            passed to :func:`botorch_delay.load` again.
+        named: further parameters, as keyword arguments.
 
     Attributes:
         parameters: all of them, by name.
@@ -84,7 +84,7 @@ class Space:
     ) -> Space:
         """The finite set of all combinations that the constraints and ``feasible`` allow.
 
-        The arguments are those of the constructor; all parameters have steps or lists of values.
+        Arguments are those of the constructor; all parameters need steps or lists of values.
 
         Example:
             >>> space = Space.grid(dose=Float(0.0, 1.0, step=0.25), act=Choice(["a", "b"]))
@@ -124,9 +124,9 @@ class Space:
         Args:
             table: a list of dicts, all with the same names; a ``pandas.DataFrame``; or the path of
                 a CSV file with a header of names.
-            parameters: of columns whose kind the table does not tell: by default columns of
-                numbers are numbers between their ends, columns of words, or of codes such as
-                007 and 1E5, unordered choices.
+            parameters: by name, for columns that should not get the default: a Float or Int
+                between the smallest and the largest number for a column of numbers, an unordered
+                Choice for a column of words, or of codes such as 007 and 1E5.
             named: further ones, as in ``dose=Float(0.1, 10, log=True, unit="mg/ml")``.
 
         Example:
@@ -197,7 +197,7 @@ def _box(
     constraints: Iterable[Constraint],
     feasible: Callable[[dict[str, Any]], bool] | None,
 ) -> BoxDomain:
-    """One column for each parameter that can vary."""
+    """A box with one column for each parameter that can vary."""
     varying = columns.varying
     if not varying:
         raise InputError(
@@ -229,7 +229,7 @@ def _box(
 
 
 def _set(points: Tensor, columns: Columns) -> FiniteDomain:
-    """Points of a space, ``N x d``, as a set."""
+    """Points of a space, ``N x d``, as a finite domain."""
     if not len(points):
         raise InputError("constraints and feasible leave nothing of the grid; relax them.")
     dims = [dim for dim, p in enumerate(columns.varying.values()) if _is_unordered(p)]
@@ -247,7 +247,7 @@ def _is_unordered(parameter: Parameter | None) -> bool:
 def _linear(
     varying: Mapping[str, Parameter], constraint: Constraint
 ) -> tuple[Tensor, Tensor, float]:
-    """A constraint between named parameters as one between columns."""
+    """A constraint on named parameters, translated to columns."""
     names = list(varying)
     try:
         factors, rhs = constraint
@@ -273,7 +273,7 @@ def _linear(
 
 
 def _rows(table: Any, given: Mapping[str, Parameter]) -> dict[str, dict[str, Any]]:
-    """A table as dicts with the same names, by the place of each, for messages."""
+    """The rows of a table as dicts with the same names, by their places, for messages."""
     if isinstance(table, str | os.PathLike):
         rows = _read_csv(Path(table), given)
     else:
@@ -318,7 +318,7 @@ def _read_csv(file: Path, given: Mapping[str, Parameter]) -> dict[str, dict[str,
         listed = getattr(given.get(name), "values", ())
         values = [value_of(cell, listed, comma=comma) for cell in column]
         texts = [cell.strip() for cell in column]
-        # Words, some of which look otherwise, stay words; one among numbers is told of later.
+        # Among words, or codes, numbers stay text; a word among numbers is reported by ``_kind``.
         has_words = any(isinstance(value, str) for value in values)
         mostly_words = has_words and 2 * sum(map(is_number, values)) <= len(values)
         stays = name not in given and (mostly_words or _are_codes(texts))
@@ -328,7 +328,7 @@ def _read_csv(file: Path, given: Mapping[str, Parameter]) -> dict[str, dict[str,
 
 
 def _kind(name: str, rows: Mapping[str, Mapping[str, Any]]) -> Parameter:
-    """The parameter of a table's column: whole numbers, numbers, or an unordered choice."""
+    """The parameter for a column of a table: Int, Float, or an unordered Choice."""
     values = {place: row[name] for place, row in rows.items()}
     words = [place for place, value in values.items() if not _is_number_like(value)]
     texts = [place for place, value in values.items() if isinstance(value, str)]
@@ -351,7 +351,7 @@ def _kind(name: str, rows: Mapping[str, Mapping[str, Any]]) -> Parameter:
 
 
 def _is_number_like(value: Any) -> bool:
-    """Whether a cell is a number, perhaps as text; not so are 007 and nan as text."""
+    """Whether a cell is a number, perhaps as text; the texts 007 and nan are not."""
     if not isinstance(value, str):
         return is_number(value)
     number = as_number(value)

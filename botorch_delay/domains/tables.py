@@ -27,7 +27,7 @@ class Table(NamedTuple):
 
     Attributes:
         header: the cells of the first row, without spaces at their ends.
-        rows: line numbers and cells of the others.
+        rows: line number and cells of each other row.
         comma: whether numbers may have decimal commas.
     """
 
@@ -39,8 +39,8 @@ class Table(NamedTuple):
 def read_table(file: Path) -> Table:
     """The rows of a CSV file that are not empty; :class:`InputError` if it is not a table.
 
-    The separator is the comma, semicolon or tab, whichever the first line has most of; without
-    commas numbers may have a decimal comma.
+    The separator is the comma, semicolon or tab, whichever the first line has most of; unless it
+    is the comma, numbers may have decimal commas.
     """
     text = read_text(file)
     separator = max(",;\t", key=text.partition("\n")[0].count)

@@ -11,7 +11,7 @@ from botorch_delay.exceptions import InputError
 
 
 class DataFrame(Protocol):
-    """What is used of a ``pandas.DataFrame``; pandas is not imported for it."""
+    """The part of a ``pandas.DataFrame`` that is used; pandas need not be imported for it."""
 
     @property
     def columns(self) -> Any:
@@ -22,14 +22,14 @@ class DataFrame(Protocol):
 
 
 class Series(Protocol):
-    """What is used of a ``pandas.Series``."""
+    """The part of a ``pandas.Series`` that is used."""
 
     def to_numpy(self) -> Any:
         """Its values as an array."""
 
 
 def text_of(value: Any) -> str:
-    """A value as tables show it, and as the command line and CSV files accept it."""
+    """A value as text, as tables show it and as the command line and CSV files accept it."""
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:.12g}" if isinstance(value, float) else str(value)
@@ -38,8 +38,8 @@ def text_of(value: Any) -> str:
 def value_of(text: str, listed: Sequence[Any] = (), *, comma: bool = False) -> Any:
     """The value of a cell of a CSV file, or of an argument of the command line.
 
-    That is the one of the ``listed`` values that is written so, perhaps but for spaces at the ends,
-    else a number, a bool or the text. If ``comma``, numbers may have decimal commas.
+    That is the ``listed`` value with this text, if need be up to spaces at the ends; else a number,
+    a bool or the text itself. If ``comma``, numbers may have decimal commas.
     """
     for value in listed:
         if text_of(value) == text:
@@ -60,7 +60,7 @@ def value_of(text: str, listed: Sequence[Any] = (), *, comma: bool = False) -> A
 
 
 def as_number(text: str) -> float | None:
-    """The number in a text; None if there is none, as in ``1_5``."""
+    """The number that a text stands for; None if it is not one, as ``1_5`` is not."""
     try:
         return None if "_" in text else float(text)
     except ValueError:
@@ -83,12 +83,12 @@ def as_records(table: Any) -> Any:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a number; True and False are none."""
+    """Whether a value is a number; True and False are not."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def stored(value: Any) -> Any:
-    """A value JSON-ready: tuples as ``{"tuple": [...]}``."""
+    """A value made JSON-ready: a tuple becomes ``{"tuple": [...]}``."""
     if isinstance(value, tuple):
         return {"tuple": stored(list(value))}
     if isinstance(value, dict):
@@ -97,7 +97,7 @@ def stored(value: Any) -> Any:
 
 
 def restored(value: Any) -> Any:
-    """What was :func:`stored`."""
+    """The inverse of :func:`stored`."""
     if isinstance(value, dict) and value.keys() == {"tuple"}:
         return tuple(restored(value["tuple"]))
     if isinstance(value, dict):
@@ -106,7 +106,7 @@ def restored(value: Any) -> Any:
 
 
 def is_kept_by_files(value: Any) -> bool:
-    """Whether a value is the same after it was stored."""
+    """Whether a value is the same after being stored and restored."""
     try:
         return bool(restored(json.loads(json.dumps(stored(value)))) == value)
     except (TypeError, ValueError, RecursionError):
@@ -114,12 +114,12 @@ def is_kept_by_files(value: Any) -> bool:
 
 
 def is_equal(one: Any, other: Any) -> bool:
-    """Whether two values are equal, if perhaps of different types; True and 1 are not."""
+    """Whether two values are equal, even of different types; but True and 1 are not."""
     return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
 
 
 def distinct(values: Iterable[Any]) -> list[Any]:
-    """The first of each of equal values."""
+    """The values without repetitions: of equal ones the first."""
     first: dict[Any, Any] = {}
     for value in values:
         first.setdefault(key_of(value), value)
@@ -127,7 +127,7 @@ def distinct(values: Iterable[Any]) -> list[Any]:
 
 
 def key_of(value: Any) -> Any:
-    """A key that equals those of equal values, of 1, 1.0 and True for instance."""
+    """A hashable key that equal values share, such as 1, 1.0 and True."""
     if isinstance(value, list | tuple):
         return type(value), *map(key_of, value)
     if isinstance(value, dict):

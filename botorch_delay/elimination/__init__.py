@@ -1,1 +1,1 @@
-"""Active sets, rounds, and what the end of a round leaves."""
+"""Active sets, rounds, and the elimination of points when a round closes."""

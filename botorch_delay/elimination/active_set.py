@@ -1,7 +1,7 @@
 """Active sets: the points that can still be the maximiser.
 
-Finite sets and boxes have the same interface; boxes are in a module of their own. Active sets are
-immutable: closing a round makes another one. Points are known by their keys, see
+Finite sets and boxes share one interface; that of a box is implemented in ``box_active_set``.
+Active sets are immutable: closing a round makes a new one. Points are identified by keys, see
 :class:`botorch_delay.domains.domain.PointKeys`.
 """
 
@@ -34,22 +34,22 @@ from botorch_delay.history.trials import Suggestion
 
 logger = logging.getLogger(__name__)
 
-# Up to this many answered points bounds rest on a factorization and not on the design: they are
-# then the same to the last bit wherever they are computed again.
+# Up to this many answered points, bounds are computed from a new Cholesky factor and not from the
+# design's covariance: they are then the same to the last bit wherever they are computed again.
 MAX_FACTORIZED = 512
 
 
 @dataclass(frozen=True)
 class RoundBounds:
-    """How wide the bounds of a round are, and what may go wrong with them."""
+    """What determines the bounds of a round: how wide they are, and how likely to fail."""
 
     number: int  # of the round, from 1
     confidence: Confidence
-    delta: float  # probability with which some bound from the round's own answers may fail
-    delta_of_all: float  # the same of the bounds from all answers, in all rounds together
-    count: int | None  # N, over which bounds hold at once; None on a box
+    delta: float  # probability that some bound from the round's own answers fails
+    delta_of_all: float  # probability that some bound from all answers fails, in any round
+    count: int | None  # N, the number of points at which bounds hold at once; None on a box
     valid: bool  # whether they are proved; if not they are a heuristic
-    sign: float  # -1 where the user minimises
+    sign: float  # -1 where the user minimises, else 1
 
     def check_finite(self, *ends: Tensor) -> None:
         """Raise :class:`NumericsError` if a bound is not finite."""
@@ -62,26 +62,26 @@ class RoundBounds:
 
 @dataclass(frozen=True)
 class RoundAnswers:
-    """The answers by which a round is judged."""
+    """The answers from which a round's bounds are made."""
 
-    trial_ids: tuple[int, ...]  # of the trials that its record names, increasing
-    fixed: Answers  # from which ``Confidence.fixed_design`` makes bounds
-    adaptive: Answers | None = None  # all, if what ``Confidence.adaptive`` makes counts as well
-    design: Design | None = None  # the round's, if it was made and ``fixed`` are of its points only
+    trial_ids: tuple[int, ...]  # for ``RoundRecord.trial_ids``, increasing
+    fixed: Answers  # those for the bounds of ``Confidence.fixed_design``
+    adaptive: Answers | None = None  # all answers, if ``Confidence.adaptive`` bounds are used too
+    design: Design | None = None  # the round's, if it exists and ``fixed`` has only its points
 
 
 @dataclass(frozen=True)
 class Elimination:
     """The result of closing a round."""
 
-    active: ActiveSet  # what survives
+    active: ActiveSet  # the points that survive
     cutoff: float  # the largest lower bound, in units of the values, to be maximised
     multiplier: float  # the factor on sigma in the bounds
-    half_width: float | None = None  # the largest one; None on a box, and where contradicted
+    half_width: float | None = None  # the largest of the bounds; None on a box or if contradicted
     contradicted: bool = False  # whether no upper bound reaches the cut-off
 
 
-# What made the bounds of a stored round, computed when it is needed.
+# Gives, when called, the surrogate, answers and bounds by which a stored round was judged.
 Judged = Callable[[], tuple[Surrogate, Answers, RoundBounds]]
 
 
@@ -89,10 +89,10 @@ class Design(Protocol):
     """A maximum-variance design that grows one pick at a time."""
 
     def next(self) -> int:
-        """The point that the rule picks now; ExhaustedDesignError if all are excluded."""
+        """The key of the point to pick next; ExhaustedDesignError if all are excluded."""
 
     def add(self, key: int) -> None:
-        """Count a point as picked, once more if it was already."""
+        """Add a point to the picks; one that was picked before counts once more."""
 
     def exclude(self, key: int, excluded: bool = True) -> None:
         """Keep a point from being picked, or allow it again; its past picks still count."""
@@ -103,7 +103,7 @@ class ActiveSet(ABC):
 
     Attributes:
         domain: the whole domain.
-        keys: of points of a box, shared by the active sets of a run.
+        keys: the keys of points of a box, shared by all active sets of a run.
         rows: the active rows of a finite set, a LongTensor, increasing; None on a box.
         is_cut: whether closed rounds have eliminated part of a box.
     """
@@ -125,11 +125,11 @@ class ActiveSet(ABC):
     @property
     @abstractmethod
     def size(self) -> float:
-        """The number of points, or the share of the box."""
+        """The number of active points; on a box, the active share of it."""
 
     @property
     def rough_size(self) -> float:
-        """:attr:`size`; of a box by 4,096 points, of which one at least counts as inside."""
+        """:attr:`size`; on a box an estimate from 4,096 points, at least one counted inside."""
         return self.size
 
     @property
@@ -147,11 +147,11 @@ class ActiveSet(ABC):
 
     def has(self, key: int) -> bool:
         """Whether the point with a key can be asked in a round on this set."""
-        return True  # on a box every point of a round was asked inside
+        return True  # on a box the points of a round were inside when they were asked
 
     @abstractmethod
     def without(self, keys: Sequence[int]) -> ActiveSet:
-        """The same set without the points with some keys."""
+        """The same set without the points with these keys."""
 
     def after(self, number: int) -> ActiveSet:
         """The same set after round ``number``, which eliminated nothing but infeasible points."""
@@ -159,11 +159,11 @@ class ActiveSet(ABC):
 
     @abstractmethod
     def restored(self, infeasible: Sequence[int], number: int) -> ActiveSet:
-        """All feasible points of the domain; the others count as eliminated in a round."""
+        """The domain without the keys ``infeasible``, which count as eliminated in a round."""
 
     @property
     def inside(self) -> Callable[[Tensor], Tensor] | None:
-        """Whether points are active, ``n x d`` to bool ``n``; None unless rounds have cut a box."""
+        """A test for active points, ``n x d`` to bool ``n``; None unless rounds have cut a box."""
         return None
 
     @property
@@ -173,24 +173,24 @@ class ActiveSet(ABC):
 
     @abstractmethod
     def candidates(self, tried: Tensor) -> Tensor:
-        """Points to compare, ``n x d``; on a box a sample and the points tried."""
+        """Points over which to maximise, ``n x d``; on a box a sample and the points ``tried``."""
 
     @abstractmethod
     def evaluated(self, rows: Iterable[int | None], X: Tensor) -> tuple[list[int] | None, Tensor]:
-        """Rows and points that may be recommended: those evaluated, ``n x d``.
+        """Rows and points, ``n x d``, that may be recommended: the evaluated ones in the domain.
 
-        If none of these lies in the domain, all of its points, or spread ones of a box.
+        If there are none, all points of a finite set, or a sample of the active part of a box.
         """
 
     @abstractmethod
     def design(self, surrogate: Surrogate, number: int, picks: Iterable[int]) -> Design:
-        """A maximum-variance design for a round that has some picks already, in order."""
+        """A maximum-variance design for round ``number``, which already has these picks."""
 
     def check(self, surrogate: Surrogate, bounds: RoundBounds) -> None:
-        """Raise before the first ask what would stop a round from closing.
+        """Raise before the first ask the errors that would later stop a round from closing.
 
-        That is a kernel without such bounds on a box, a box with nothing feasible, or bounds of the
-        user's own that are of the wrong type.
+        The causes are a kernel without known bounds on a box, a box without a feasible point, and a
+        user's own :class:`Confidence` whose methods return the wrong type.
         """
         nothing = surrogate.data(Answers.of(self.domain, 1.0, []))
         evidence = Evidence.under(surrogate, nothing, bounds.delta)
@@ -207,7 +207,7 @@ class ActiveSet(ABC):
 
     @abstractmethod
     def half_width(self, surrogate: Surrogate, data: Data, bounds: RoundBounds) -> HalfWidth:
-        """How wide a round's bounds are, from its answers in units of the surrogate."""
+        """How wide a round's bounds are, from its answers in the surrogate's units."""
 
     @abstractmethod
     def eliminate(
@@ -217,24 +217,24 @@ class ActiveSet(ABC):
 
     @abstractmethod
     def difference_from(self, before: ActiveSet) -> list[Any]:
-        """What a round changed, JSON-ready: the rows eliminated, or a point left of a box."""
+        """What a round changed, JSON-ready: the rows eliminated; on a box a point that is left."""
 
     @abstractmethod
     def after_record(self, record: RoundRecord, left: Any, judged: Judged) -> ActiveSet:
-        """This set after a stored round, of which ``left`` is the difference.
+        """This set after a stored round, for which :meth:`difference_from` gave ``left``.
 
-        ``judged`` gives what made the bounds, which are not computed before they are needed.
+        ``judged`` is called only where the round's bounds have to be computed again.
         """
 
     @abstractmethod
     def largest_prior_deviation(self, kernel: Kernel) -> float:
-        """The largest root of ``k(x, x)`` on the whole domain, or a bound on it."""
+        """The largest ``sqrt(k(x, x))`` on the whole domain, or an upper bound on it."""
 
 
 def surviving(lower: Tensor, upper: Tensor) -> Tensor:
     """The rule of Algorithm 1: keep x where ``U(x) >= max over z of L(z)``; bool, ``n``.
 
-    It is all false only where bounds of two sources contradict each other: max L > max U.
+    It is all false only where bounds from two sources contradict each other: max L > max U.
     """
     return upper >= lower.max()
 
@@ -246,7 +246,7 @@ class FiniteActiveSet(ActiveSet):
         domain: the set.
         indices: rows of the active points, a LongTensor, increasing; all not eliminated if None.
         eliminated: for each point the round that eliminated it, a LongTensor ``N``, 0 for none
-            (points that failed too often are not active either); all zeros if None.
+            (a point that failed too often is inactive, too); all zeros if None.
     """
 
     domain: FiniteDomain
@@ -298,7 +298,7 @@ class FiniteActiveSet(ActiveSet):
 
     @property
     def eliminated(self) -> Tensor:
-        """For each point the round that eliminated it, 0 while it is active: ``N``."""
+        """For each point the round that eliminated it, 0 for none: ``N``."""
         return self._eliminated.clone()
 
     @property
@@ -315,7 +315,7 @@ class FiniteActiveSet(ActiveSet):
         return self.only(self.rows[~torch.isin(self.rows, sent_rows(keys, self.rows))])
 
     def only(self, rows: Tensor) -> FiniteActiveSet:
-        """Some of the active rows, a LongTensor, increasing."""
+        """This set reduced to some of its active rows, a LongTensor, increasing."""
         return self._made(rows, self._eliminated)
 
     def _made(self, rows: Tensor, eliminated: Tensor) -> FiniteActiveSet:
@@ -331,7 +331,7 @@ class FiniteActiveSet(ActiveSet):
         return self._left(number, left.rows)
 
     def _left(self, number: int, rows: Tensor) -> FiniteActiveSet:
-        """These rows are active; others that were are eliminated in this round."""
+        """These rows are active; all others not eliminated yet are eliminated in this round."""
         eliminated = self._eliminated.masked_fill(self._eliminated == 0, number)
         eliminated[rows] = 0
         return self._made(rows, eliminated)
@@ -350,7 +350,7 @@ class FiniteActiveSet(ActiveSet):
     def eliminate(
         self, surrogate: Surrogate, answers: RoundAnswers, bounds: RoundBounds
     ) -> Elimination:
-        """Rows whose upper bound reaches the largest lower bound (Algorithm 1, the last line)."""
+        """Keep rows whose upper bound reaches the largest lower bound (Algorithm 1, last line)."""
         data = surrogate.data(answers.fixed)
         width = self.half_width(surrogate, data, bounds)
         found, weights = None, width.needs_weights

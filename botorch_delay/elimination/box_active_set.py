@@ -1,8 +1,8 @@
 """The active set of a box: where no closed round has shown f to be below its maximum.
 
 It is implicit: { x : U_s(x) >= cut-off of round s, for every closed round s }, the cut-off being
-the largest lower bound that a search found on the active points of the round. The search may find
-less than the maximum, which keeps points and never loses one.
+the largest lower bound that a search found on the active points of the round. If the search misses
+the maximum, more points stay; none is lost wrongly.
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ from botorch_delay.gp.posterior import Data, Posterior
 from botorch_delay.gp.subset import representative
 from botorch_delay.gp.surrogate import MANY_ANSWERS, Surrogate
 
-POOL = 4096  # points of a sample, where searches and designs begin
-STARTS = 64  # of the search for the cut-off
-# To test points takes time as the square of the answers. With many a sample has half the points,
-# and is made of this many particles.
+POOL = 4096  # points sampled from the set, from which searches and designs start
+STARTS = 64  # starting points of the search for the cut-off
+# Testing whether a point is active takes time quadratic in the number of answers. With many answers
+# a sample has half as many points, and is drawn with this many particles.
 FEW_PARTICLES = 256
-MOST_EVIDENCE = 128  # answered points that bounds are made of with a learned kernel
+MOST_EVIDENCE = 128  # most answered points that bounds use with a learned kernel
 
 
 @dataclass(eq=False)
 class Condition:
-    """The bounds of one closed round."""
+    """The bounds of one closed round, and the cut-off that their upper end must reach."""
 
     number: int
     posterior: Posterior  # in units of the values
     make_width: Callable[[], HalfWidth]  # slow: called when the bounds are first needed
     cutoff: float = -torch.inf  # the largest lower bound, of (warped) values to be maximised
-    is_rough: bool = False  # whether they rest on some of the answers only
+    is_rough: bool = False  # whether the bounds use only a subset of the answers
 
     @cached_property
     def width(self) -> HalfWidth:
@@ -70,7 +70,7 @@ class Condition:
         return self.width.around(self.posterior, X)
 
     def plain_lower(self, X: Tensor) -> Tensor:
-        """A simpler lower bound, ``n x d`` to ``n``, to search for the maximum of the real one."""
+        """A simpler lower bound, ``n x d`` to ``n``, climbed to find the real one's maximum."""
         posterior = self.posterior.at(X)
         return posterior.mean - self.width.multiplier * posterior.deviation
 
@@ -81,8 +81,8 @@ class Condition:
 class BoxActiveSet(ActiveSet):
     """The active points of a box.
 
-    There is one condition for each closed round that eliminated. The anchor, ``1 x d``, is known
-    to be inside; excluded points, ``e x d``, are infeasible.
+    There is one condition per closed round that eliminated. The anchor, ``1 x d``, is a point known
+    to be active; excluded points, ``e x d``, are the infeasible ones.
     """
 
     domain: BoxDomain
@@ -101,31 +101,31 @@ class BoxActiveSet(ActiveSet):
         return self._holds(X)
 
     def margin(self, X: Tensor) -> Tensor:
-        """At least 0 where a point is active, below elsewhere; differentiable.
+        """At least 0 where a point is active, negative elsewhere; differentiable.
 
-        ``(active_set.margin, True)`` is what ``nonlinear_inequality_constraints`` of
-        ``optimize_acqf`` take, with starts from ``sample``. Bounds and lists of values are not
-        part of it. ``n x d`` to ``n``, or a single point, ``d``, to a number; 1 while there is
+        For ``optimize_acqf`` pass ``nonlinear_inequality_constraints=[(active_set.margin, True)]``
+        and initial conditions from ``sample``. The box's bounds and lists of values are not
+        included. Maps ``n x d`` to ``n``, or a single point, ``d``, to a scalar; 1 while there is
         neither a closed round nor a constraint.
         """
         if isinstance(X, Tensor) and X.dim() == 1:
             return self.margin(X.unsqueeze(0)).squeeze(0)
         validation.matches(validation.matrix(X, "X", empty=True), "X", self.domain.bounds)
         found = self._margin(X)
-        # A finite constant with a slope, of 0, where nothing restricts: optimisers need both.
+        # Optimisers need a finite value and a gradient (of 0) also where nothing restricts.
         return torch.where(found == torch.inf, 1.0, found) + 0.0 * X.sum(dim=1)
 
     def sample(self, n: int, seed: int = 0) -> Tensor:
-        """``n`` points spread uniformly over the active set, ``n x d``; at least 1.
+        """``n`` points, at least 1, spread uniformly over the active set: ``n x d``.
 
-        Uniformly as the domain counts: in the logarithm for its ``log_dims``, over the values
-        where it has a list of them.
+        Columns of the domain's ``log_dims`` are uniform in the logarithm, columns with a list of
+        values uniform over these.
         """
         n = validation.whole(n, "n", 1)
         return self.draw(n, generator_for(validation.seed(seed), 0)).points
 
     def volume(self) -> tuple[float, float]:
-        """Its share of the domain, and the standard error of this estimate."""
+        """The active share of the domain, and the standard error of this estimate."""
         return self.pool.volume, self.pool.volume_error
 
     def __repr__(self) -> str:
@@ -149,7 +149,7 @@ class BoxActiveSet(ActiveSet):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing of its pool is left: only where all columns have lists of values."""
+        """Whether no point of the pool is active; possible only if all columns have lists."""
         return not bool(self._holds(self.pool.points).any())
 
     def without(self, keys: Sequence[int]) -> BoxActiveSet:
@@ -182,8 +182,8 @@ class BoxActiveSet(ActiveSet):
 
     def design(self, surrogate: Surrogate, number: int, picks: Iterable[int]) -> Design:
         pool = self.pool.points[self._holds(self.pool.points)]
-        # Deviations are largest in the corners of a box, which say least about the rest. With a
-        # learned kernel no claim needs the largest one, and spread points serve better.
+        # Deviations are largest at the corners of a box, where answers tell least about the rest.
+        # With a learned kernel no claim needs the largest deviation, and spread points tell more.
         if not surrogate.learned:
             sample, generator = pool, generator_for(self._seed, number)
             edge = torch.cat([corners(self.domain), snapped(self.domain, sample, generator)])
@@ -201,7 +201,7 @@ class BoxActiveSet(ActiveSet):
     def eliminate(
         self, surrogate: Surrogate, answers: RoundAnswers, bounds: RoundBounds
     ) -> Elimination:
-        """Where the round's upper bound reaches its largest lower bound, which is searched for."""
+        """Keep points whose upper bound reaches the largest lower bound that a search finds."""
         condition = self._condition(surrogate, surrogate.data(answers.fixed), bounds)
         X = torch.cat([sent(answers.fixed.X, self.domain.bounds), self.pool.points])
         X = X[self._holds(X)]
@@ -222,7 +222,7 @@ class BoxActiveSet(ActiveSet):
 
     def half_width(self, surrogate: Surrogate, data: Data, bounds: RoundBounds) -> HalfWidth:
         box, counts = self.domain.bounds, {dim: len(v) for dim, v in self.domain.lists.items()}
-        if surrogate.learned:  # encoded and normalised columns; nothing is claimed there
+        if surrogate.learned:  # encoded and normalised columns; nothing is claimed then
             counts, width = {}, surrogate.inputs.width
             box = torch.stack([torch.zeros_like(width), torch.ones_like(width)])
         evidence = Evidence.under(surrogate, data, bounds.delta)
@@ -298,7 +298,7 @@ class BoxActiveSet(ActiveSet):
 
     def _holds(self, X: Tensor) -> Tensor:
         inside = self.domain.holds(X)
-        if self.conditions and X.is_cuda:  # to select the rows inside would wait for the device
+        if self.conditions and X.is_cuda:  # selecting rows would wait for the device
             inside &= self._margin(X) >= 0.0
         elif self.conditions and bool(inside.any()):
             rows = inside.nonzero().flatten()
@@ -311,8 +311,8 @@ class BoxActiveSet(ActiveSet):
 def spread_points(domain: Domain, n: int, generator: torch.Generator, *, edge: int = 0) -> Tensor:
     """``n`` points spread over a box, ``n x d``; all points of a finite set.
 
-    With ``edge`` that many of them are added again, moved to the boundary of the box, and the order
-    is random, since of points with equal scores the first is asked.
+    With ``edge``, copies of that many of them are moved to the boundary of the box and added, and
+    the order is shuffled, since of points with equal scores the first is asked.
     """
     if not isinstance(domain, BoxDomain):
         return domain.like
@@ -325,9 +325,9 @@ def spread_points(domain: Domain, n: int, generator: torch.Generator, *, edge: i
 
 
 def quasi_random(domain: Domain, n: int, seed: int, batch: int) -> Tensor:
-    """Points that cover a box evenly, ``n x d``: a batch of a scrambled Sobol sequence, from 0.
+    """Points that cover a box evenly, ``n x d``: batch 0, 1, ... of a scrambled Sobol sequence.
 
-    Where the box has constraints each batch is spread over what they leave.
+    If the box has constraints each batch is spread uniformly over the feasible part instead.
     """
     assert isinstance(domain, BoxDomain)
     if domain.constraints or domain.feasible is not None:

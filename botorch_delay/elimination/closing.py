@@ -1,7 +1,7 @@
 """The end of a round: bounds from its answers, and what they leave of the active set.
 
-When a round is due is decided by its rule (``rounds``) and by ``optimizers.round_sequence``, which
-calls this before an ask, and after the last one once no answer is missing.
+``optimizers.round_sequence`` decides when a round closes, by its ``RoundRule``, and calls
+``close_round`` before an ask, or after the last ask once no answer is missing.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ def close_round(
     *,
     last: bool = False,
 ) -> tuple[RoundRecord, ActiveSet]:
-    """The record of a round, and the active set that it leaves; nothing is changed.
+    """The record of a round, and the active set that it leaves; the arguments are not changed.
 
     A point stays if its upper bound is no smaller than the largest lower bound (Algorithm 1).
-    Points with the keys ``infeasible`` are out and their bounds do not count. After the ``last``
-    round of a learned kernel nobody searches what is left, and its size is a rough one.
-    :class:`NumericsError` if a bound is not finite.
+    Points with the keys ``infeasible`` are removed first, and their bounds do not count. After the
+    ``last`` round with a learned kernel no search uses the set that is left, so a rough estimate
+    of its size will do. :class:`NumericsError` if a bound is not finite.
     """
     surrogate = current.surrogate.standardized(answers.fixed.y)
     stay, departures = active.without(infeasible), set(current.departures)
@@ -42,7 +42,7 @@ def close_round(
             departures.add(Departure.CONTRADICTED)
     else:  # without answers, or while all are equal, nothing can be eliminated
         multiplier = stay.half_width(surrogate, surrogate.data(answers.fixed), bounds).multiplier
-        # With no point left the next ask goes on with every feasible point.
+        # If no point is left, the set stays as it was: the next ask restores all feasible points.
         stay = active if stay.is_empty else stay.after(current.number)
     size, rough = current.design_size, last and surrogate.learned
     record = RoundRecord(

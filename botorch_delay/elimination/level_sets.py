@@ -7,14 +7,14 @@ simulation, Au and Beck 2001; adaptive multilevel splitting, Cerou et al. 2012),
 the product of the shares that were kept.
 
 * Everything happens in the unit cube that ``BoxDomain.from_unit`` maps to the box, so logarithms
-  and lists of values need no care, and "uniform" means uniform under that map.
-* Particles live in batches that never exchange weight. Each batch estimates the volume without
-  bias, and the spread between batches is the error of their mean. It includes the correlation of
-  particles with common ancestors, which a formula for independent particles leaves out.
+  and lists of values need no special treatment, and "uniform" means uniform under that map.
+* Particles are divided into batches that never exchange weight. Each batch estimates the volume
+  without bias, and the spread between batches gives the error of their mean. It includes the
+  correlation of particles with common ancestors, which a formula for independent ones leaves out.
 * Particles of one half of the batches move along differences of two particles of the other half,
-  which have the size and the direction of the set (differential evolution, ter Braak 2006; the
-  halves are those of Goodman and Weare 2010). A full difference is a jump: it can carry a particle
-  from one piece of the set to another.
+  which reflect the size and shape of the set (differential evolution, ter Braak 2006; the halves
+  are those of Goodman and Weare 2010). A full difference is a jump: it can carry a particle from
+  one piece of the set to another.
 """
 
 from __future__ import annotations
@@ -32,35 +32,35 @@ from botorch_delay.domains.devices import moved, sent_rows
 from botorch_delay.exceptions import EmptyDomainError
 
 _BATCHES = 16  # independent estimates of the volume
-_LARGE = 0.02  # from this share of the box on, rejection sampling costs less
-_HITS = 400  # points that rejection sampling finds at least, for the volume
+_LARGE = 0.02  # share of the box above which rejection sampling costs less
+_HITS = 400  # points inside that rejection sampling collects at least, to estimate the volume
 
-# Above a plateau there may be few particles: go on until this share of the cloud is above it, for
-# at most this many rounds.
+# Few particles may be above a plateau of the margin: collect them until they are this share of the
+# cloud, in at most this many rounds.
 _ENOUGH = 1 / 8
 _ROUNDS = 64
 
-_KEPT = 1 / 3  # share of the particles that a level keeps
+_KEPT = 1 / 3  # share of the particles that survive when the level is raised
 
-_SMALLEST = 1e-30  # sets below this share of the box are given up
+_SMALLEST = 1e-30  # share of the box below which the search for the set is given up
 
-_ACCEPTANCE = 0.3  # share of walks that strides are scaled to
+_ACCEPTANCE = 0.3  # strides are adapted so that this share of walks is accepted
 _STRIDES = 0.7  # standard deviation of the logarithm of a stride
 
-# Walks per level, as many jumps, and in 2 dimensions one more of each: the volume then varies
-# hardly more than with independent particles. At the last level there are more, by this factor, so
+# Walks per sweep, with as many jumps, and one more of each per 2 dimensions: the volume then varies
+# hardly more than with independent particles. At the last level this many more sweeps follow, so
 # that few points remain repeated and jumps settle how many are in each piece.
 _MOVES = 3
 _LAST_SWEEPS = 4
 
-_FEW = 8  # up to this many survivors per dimension span too little
+_FEW = 8  # with fewer survivors per dimension, their differences may not span the set
 
-# Share of walks that redraw a single coordinate instead: without and with lists.
+# Share of walks that redraw a single coordinate instead: in boxes without and with lists of values.
 _REDRAWS = 0.1
 _REDRAWS_LISTS = 0.3
 
-# Share of walks that change some of the columns, and what share of them besides one: a step in
-# all columns hardly ever stays inside where a corner of the box bounds the set in many of them.
+# Share of walks that change one column, and each other one with probability _COLUMNS: where a
+# corner of the box bounds the set in many columns, a step in all of them hardly ever stays inside.
 _PARTIAL = 0.8
 _COLUMNS = 0.3
 
@@ -89,16 +89,16 @@ def sample_set(
 
     A few points may be repeated where a small set was hard to move in.
 
-    The margin maps ``k x d`` to ``k``, the larger the deeper inside or the nearer to the set;
-    ``nan`` counts as minus infinity. It is called on up to ``particles`` points (at least 256) at
-    a time, about 6 + d times whenever the volume is a third, and up to 64 times more where a
-    plateau hides the way. The relative error of the volume is about
-    ``(-1.3 log2(volume) / particles) ** 0.5``, somewhat more above ten columns. A piece that only
-    few particles would be in may be missed.
+    The margin maps ``k x d`` to ``k``: it is larger the deeper inside or the nearer to the set a
+    point is; ``nan`` counts as minus infinity. It is called on up to ``particles`` points (at least
+    256) at a time: about 6 + d times for each factor of 3 by which the set is smaller than the box,
+    and up to 64 times as often where a plateau of the margin hides the set. The relative error of
+    the volume is about ``(-1.3 log2(volume) / particles) ** 0.5``, somewhat more above ten columns.
+    A piece of the set may be missed if few particles would fall into it.
 
-    If the particles never reach the set, which takes a set below about 1e-30 of the box, or one
-    that a plateau hides, the sample repeats the anchor, a point of the set (``1 x d``); volume and
-    error are then an upper bound. :class:`EmptyDomainError` without an anchor.
+    If the particles never reach the set, because it is below about 1e-30 of the box or hidden by a
+    plateau, the sample repeats the anchor, a point of the set (``1 x d``), and volume and error are
+    an upper bound on the volume. :class:`EmptyDomainError` without an anchor.
     """
     cube = _Cube(domain, margin, generator, -(-particles // _BATCHES))
     with torch.no_grad():
@@ -125,7 +125,7 @@ def _reject(cube: _Cube, unit: Tensor, value: Tensor, n: int) -> SetSample:
         found.append(unit[value >= 0.0])
         hits, tried = hits + len(found[-1]), tried + len(unit)
     inside = torch.cat(found)
-    # Only the error is drawn towards one half: it must not vanish when all points are inside.
+    # The error alone uses a share moved towards one half, so as not to vanish if all are inside.
     share = (hits + 1) / (tried + 2)
     error = math.sqrt(share * (1.0 - share) / tried)
     points = cube.points(inside[cube.shuffle(hits)[:n]])
@@ -189,14 +189,14 @@ class _Descent:
         # Logarithms of each batch's estimate of the volume above the level.
         self._log_shares = torch.zeros(_BATCHES, dtype=torch.double, device=unit.device)
         self._owner = torch.arange(_BATCHES, device=unit.device).repeat_interleave(self._size)
-        self._squared_error = 0.0  # relative, of what the batches had in common
+        self._squared_error = 0.0  # squared relative error from before batches were restarted
         self._tried = len(unit)
         self._strides = [1.0, 1.0]  # of walks in all columns, and in some
-        self._origin = unit  # of the differences along which particles move
-        self._floor = torch.zeros_like(unit[0])  # deviation of what is added to them
+        self._origin = unit  # particles whose differences are the directions of moves
+        self._floor = torch.zeros_like(unit[0])  # deviation of noise added to differences
 
     def run(self) -> bool:
-        """Go down to the set: whether it was reached."""
+        """Raise the level until the set is reached; False if it is not."""
         while self._raise_level():
             if self.level >= 0.0:
                 for _ in range(_LAST_SWEEPS):
@@ -207,14 +207,14 @@ class _Descent:
         return False
 
     def bound(self) -> float:
-        """A share of the domain that the set is probably below."""
+        """An upper bound, likely but not proved, on the set's share of the domain."""
         return max(math.exp(self._log_volume()) / self._tried, 1e-300)
 
     def sample(self, n: int) -> SetSample:
         """Points of the set, and its volume."""
         error = math.sqrt(self._squared_error + self._relative_error() ** 2)
-        # Batches count alike: jumps have mixed them, and weights, tried, bring a sample no nearer
-        # to uniform, while the heaviest of few batches would need many more moves.
+        # Batches count equally: jumps have mixed them. Weights by volume, when tried, brought no
+        # sample nearer to uniform, and the heaviest of few batches would need many more moves.
         clouds = [self._unit]
         while len(clouds) * len(self._unit) < n:
             self._sweep()
@@ -239,7 +239,7 @@ class _Descent:
         while rounds < _ROUNDS and hits < _ENOUGH * len(self._value):
             if rounds and self.level == -math.inf:
                 self._unit, self._value = self._cube.draw()
-            elif rounds:  # other particles above the same level
+            elif rounds:  # move to other points above the current level
                 self._sweep()
             keep = self._value >= level
             survivors.append(torch.cat([self._unit[keep], self._value[keep, None]], dim=1))
@@ -252,7 +252,7 @@ class _Descent:
         per_batch = torch.bincount(owner, minlength=_BATCHES)
         self._log_shares = self._log_shares + (per_batch / (rounds * self._size)).log()
         if bool((per_batch == 0).any()):
-            # A batch has died. Start all of them anew from their mean, whose error is noted.
+            # A batch has no survivors. Restart all from their mean volume, and keep its error.
             self._squared_error += self._relative_error() ** 2
             self._log_shares = torch.full_like(self._log_shares, self._log_volume())
         self.level = level
@@ -260,7 +260,7 @@ class _Descent:
         self._unit, self._value = chosen[:, :-1].contiguous(), chosen[:, -1].clone()
         few = hits < _FEW * self._cube.dim
         if few:
-            # Their differences may be none, or span no volume: add a part of the last cloud.
+            # Their differences may vanish or span no volume: add noise scaled to the last cloud.
             share = hits / (rounds * len(before))
             self._floor = before.std(dim=0) * (0.5 * share ** (1.0 / self._cube.dim))
         self._sweep()
@@ -270,7 +270,7 @@ class _Descent:
         return True
 
     def _heirs(self, owner: Tensor, batch: int) -> Tensor:
-        """Rows of survivors that a batch goes on with: its own, else any, about equally often."""
+        """Rows of survivors to continue a batch: its own, else any, each about equally often."""
         rows = (owner == batch).nonzero().squeeze(1)
         if len(rows) == 0:
             rows = torch.arange(len(owner), device=owner.device)
@@ -284,14 +284,14 @@ class _Descent:
             self._move(self._unit + self._differences())
 
     def _differences(self) -> Tensor:
-        """Of two particles of the other half, for every particle."""
+        """For every particle the difference of two particles of the other half of the batches."""
         cube, half = self._cube, len(self._unit) // 2
         others = half * (torch.arange(2 * half, device=self._unit.device) < half)
         first, second = self._origin[others + cube.randint(half, 2, 2 * half)]
         return first - second + self._floor * cube.randn(2 * half, cube.dim)
 
     def _walk(self) -> None:
-        """A step along a difference, or one coordinate drawn anew."""
+        """Move every particle by a step along a difference, or redraw one of its coordinates."""
         n, cube = len(self._unit), self._cube
         # Pieces differ in size and a mixture of strides fits them all.
         whole = cube.rand(n) >= _PARTIAL
@@ -318,9 +318,9 @@ class _Descent:
         ]
 
     def _move(self, proposal: Tensor) -> Tensor:
-        """Accept what is in the cube and above the level; which moves were."""
-        # Refused at the walls, not reflected: a reflected step is as likely forth as back only if
-        # its coordinates are uncorrelated.
+        """Accept proposals that are in the cube and above the level; returns which: bool."""
+        # Steps through a wall are refused, not reflected: a reflected step is as likely as its
+        # reverse only if its coordinates are uncorrelated.
         rows = ((proposal >= 0.0) & (proposal <= 1.0)).all(dim=1).nonzero().squeeze(1)
         value = self._cube.value(proposal[rows])
         above = value >= self.level
@@ -333,8 +333,8 @@ class _Descent:
 
 
 def _next_level(value: Tensor) -> float:
-    """Just above what the best third of the particles reach, but no more than 0."""
+    """Just above the margin that the best third of the particles reach, but at most 0."""
     reached = value.sort(descending=True).values[int(_KEPT * (len(value) - 1))].item()
-    # The next number, not the next value seen: without the particle that sets the level, the share
-    # of those above it is unbiased, and what lies above a plateau is a fixed set.
+    # The next floating-point number, not the next margin seen: without the particle that sets the
+    # level the share of those above it is unbiased, and what lies above a plateau is a fixed set.
     return 0.0 if reached >= 0.0 else math.nextafter(reached, math.inf)

@@ -13,13 +13,13 @@ from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.point_status import MAX_FAILURES, PointStatus
 from botorch_delay.history.trials import Trial, TrialState
 
-# Slots of trials that serve no design point; the second one's were asked while the next design
-# point had to wait, or cost more than a budget had.
+# ``Trial.slot`` of trials that serve no design point. WAITING_SLOT marks asks made while the next
+# design point had to wait, or that cost more than a regret budget had left.
 NO_SLOT, WAITING_SLOT = -1, -2
 
 
 class SlotState(enum.Enum):
-    """Where a design point stands."""
+    """The state of a design point."""
 
     WAITING = "waiting"  # a trial is running
     RETRY = "retry"  # its trial failed or was abandoned, and it is asked again
@@ -33,28 +33,28 @@ class Slot:
     """A design point of the round: one pick of the design, served by one or more trials."""
 
     key: int
-    trial: int = -1  # id of the last one that served it, which counts
-    tries: int = 0  # how many served it
-    outcome: TrialState = TrialState.RUNNING  # of the last trial; a late answer changes nothing
+    trial: int = -1  # id of the last trial that served it, whose answer counts
+    tries: int = 0  # how many trials have served it
+    outcome: TrialState = TrialState.RUNNING  # of the last trial; not changed by late answers
     state: SlotState = SlotState.WAITING
 
 
 @dataclass(frozen=True)
 class Outstanding:
-    """What a round waits for, of its first q_r design points."""
+    """What a round waits for among its first q_r design points."""
 
-    trials: tuple[int, ...]  # ids of those that are running, increasing
+    trials: tuple[int, ...]  # ids of their running trials, increasing
     again: int  # how many points are to be asked again now
-    held: tuple[int, ...]  # keys of those to be asked again once other trials of them have ended
+    held: tuple[int, ...]  # keys of points to be asked again once other trials of them have ended
 
 
 @dataclass(eq=False, repr=False)
 class OpenRound:
     """Design and bookkeeping of the open round, number r, which has q_r design points.
 
-    Its length is t_r, or None where it closes when its first q_r design points are settled. With
+    Its length is t_r, or None if it closes once its first q_r design points are settled. With
     ``needs_all`` a design point whose trial was abandoned is asked again, at most twice, because a
-    regret bound needs its answer; else the round goes without it.
+    regret bound needs its answer; else the round does without it.
     """
 
     number: int
@@ -62,14 +62,14 @@ class OpenRound:
     length: int | None
     surrogate: Surrogate
     active: ActiveSet
-    statuses: dict[int, PointStatus]  # of points that may not be asked
+    statuses: dict[int, PointStatus]  # by key, of points that may not be asked
     needs_all: bool = field(default=False, kw_only=True)
     # Points that count in the design although they have no slot, as their values are known.
     known: tuple[int, ...] = field(default=(), kw_only=True)
     slots: list[Slot] = field(default_factory=list, init=False)
     asks: int = field(default=0, init=False)
-    # Asks made once the first q_r design points had been asked, while the next one had to wait, or
-    # of a design point again.
+    # Asks made after the first q_r design points had been asked, or while the next one had to wait,
+    # and asks of a design point again.
     extra_asks: int = field(default=0, init=False)
     departures: set[Departure] = field(default_factory=set, init=False)
     design: Design | None = field(default=None, init=False)  # made when it is first needed
@@ -85,7 +85,7 @@ class OpenRound:
         return min(free, default=None)
 
     def next_key(self) -> int | None:
-        """The point that the design picks next; None if none may be asked."""
+        """The key of the next design point; None if no point may be asked."""
         design = self._current_design()
         try:
             return design.next()
@@ -103,12 +103,12 @@ class OpenRound:
             return pick
 
     def reserve(self, key: int) -> None:
-        """Give the next slot to a point whose trial is not known yet, or was never made."""
+        """Give the next slot to a point whose trial elsewhere is not known, or was never made."""
         self._append(Slot(key, outcome=TrialState.FAILED))
         self._refresh(len(self.slots) - 1)
 
     def admits(self, slot: int, key: int) -> bool:
-        """Whether a trial of a point can serve a slot."""
+        """Whether a trial at the point with this key can serve a slot."""
         if slot >= len(self.slots):
             return slot == len(self.slots)
         found = self.slots[slot]
@@ -119,7 +119,7 @@ class OpenRound:
         return slot < len(self.slots) and self.slots[slot].tries > 0
 
     def take(self, trial: Trial, key: int) -> None:
-        """Enter a new trial of the point with a key."""
+        """Record a new trial at the point with this key."""
         self.asks += 1
         again = trial.slot >= 0 and self.is_served(trial.slot)
         self.extra_asks += again or trial.slot == WAITING_SLOT or self.design_is_asked()
@@ -128,7 +128,7 @@ class OpenRound:
         if trial.slot == len(self.slots):
             self._append(Slot(key))
         slot = self.slots[trial.slot]
-        if slot.key != key:  # reserved before failures were known that change the design
+        if slot.key != key:  # reserved before failures that change the design were known
             slot.key = key
             self.design = None
         slot.trial = trial.id
@@ -137,7 +137,7 @@ class OpenRound:
         self._refresh(trial.slot)
 
     def settle(self, trial: Trial) -> None:
-        """Enter that a trial of this round was answered, failed or abandoned."""
+        """Record that a trial of this round was answered, failed or abandoned."""
         if trial.slot < 0:
             return
         slot = self.slots[trial.slot]
@@ -151,7 +151,7 @@ class OpenRound:
         self._refresh(trial.slot)
 
     def set_status(self, key: int, status: PointStatus) -> None:
-        """Enter whether a point may be asked, for the design and the slots that wait for it.
+        """Record whether a point may be asked, in the design and in the slots that wait for it.
 
         A point whose value is known exactly counts in the design even if it has no slot.
         """
@@ -172,13 +172,13 @@ class OpenRound:
         self.design.exclude(key, status is not PointStatus.OPEN)
 
     def use(self, surrogate: Surrogate) -> None:
-        """Go on with a surrogate that was learned again; picks made so far stay."""
+        """Continue with a surrogate that was fitted again; picks made so far stay."""
         if surrogate is not self.surrogate:
             self.surrogate = surrogate
             self.design = None
 
     def restart(self, active: ActiveSet) -> None:
-        """Go on with another active set; picks outside it no longer count."""
+        """Continue with another active set; picks outside it no longer count."""
         self.active = active
         self.design = None
 
@@ -219,13 +219,13 @@ class OpenRound:
         )
 
     def answered(self, first: int | None) -> list[int]:
-        """Ids of the trials whose answers count, of the first slots or of all, increasing."""
+        """Ids, increasing, of trials whose answers count, in the ``first`` slots (None: in all)."""
         slots = self.slots if first is None else self.slots[:first]
         return sorted(s.trial for s in slots if s.state is SlotState.ANSWERED)
 
     def _append(self, slot: Slot) -> None:
         self.slots.append(slot)
-        # As in sigma_{k-1,r} of Algorithm 1 a point counts from its ask on.
+        # As in sigma_{k-1,r} of Algorithm 1, a point counts in the design once it is asked.
         if self.design is not None:
             self.design.add(slot.key)
 
@@ -251,9 +251,9 @@ class OpenRound:
             inside = self.active.has
             picks = [slot.key for slot in self.slots if not self.is_given_up(slot)]
             known = {k for k, status in self.statuses.items() if status is PointStatus.KNOWN}
-            # Those known when the round began count again in the slots that ask them.
+            # Points known when the round began count, and once more for each slot that asks them.
             known = known.difference(picks) | set(self.known)
-            picks = sorted(known, key=abs) + picks  # as they were met
+            picks = sorted(known, key=abs) + picks  # keys of a box in the order met
             in_set = filter(inside, picks)
             self.design = self.active.design(self.surrogate, self.number, in_set)
             for key, status in self.statuses.items():

@@ -1,4 +1,4 @@
-"""Rounds: how long each is, and the record that it leaves."""
+"""Rounds: their sizes and lengths, and the record that each leaves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def round_lengths(horizon: int, wait: float) -> tuple[list[int], list[int]]:
     """Design sizes and lengths of the rounds of Algorithm 1.
 
     ``q_0 = 1``, ``q_r = ceil(sqrt(T q_{r-1}))``, ``t_r = ceil(q_r + wait)``, the last length cut
-    so that the lengths sum to ``T``. Design sizes are not cut, even where a length is below one.
+    so that the lengths sum to ``T``. Design sizes are not cut, even above the length.
 
     Args:
         horizon: T, the number of asks, at least 1.
@@ -53,12 +53,12 @@ def next_design_size(horizon: int, previous: int) -> int:
 
 
 class Departure(enum.StrEnum):
-    """How a round departed from what the regret bound is proved for, while asks could follow."""
+    """How a round departed, before the last ask, from what the regret bound is proved for."""
 
     GIVEN_UP = "given up"  # a design point was abandoned, or failed too often
-    SHORTENED = "shortened"  # a failure took an ask from a round of fixed length
+    SHORTENED = "shortened"  # a failed trial used up an ask of a round of fixed length
     UNEVEN = "uneven"  # a design point's answer has another noise variance than the surrogate's
-    UNANSWERED = "unanswered"  # of fixed length, it closed before all q_r points were answered
+    UNANSWERED = "unanswered"  # a round of fixed length closed with answers to its design missing
     CONTRADICTED = "contradicted"  # no point's upper bound reached the largest lower bound
 
 
@@ -66,33 +66,33 @@ class Departure(enum.StrEnum):
 class RoundRecord:
     """What a closed round did.
 
-    With a given kernel, and bounds from the round's own answers, that is enough to compute them
-    again. With ``evidence="all"`` they also use answers that ``trial_ids`` and ``observed`` leave
-    out; on a box with a learned kernel, a representative subset of at most 128 answers.
+    With a given kernel, and bounds from the round's own answers, these bounds can be computed again
+    from it. With ``evidence="all"`` they also use answers that ``trial_ids`` and ``observed`` leave
+    out; on a box with a learned kernel, a representative subset of at most 128 answered points.
 
     Attributes:
         number: r, from 1.
-        design_size: q_r, the design points of the round.
-        length: t_r, its asks.
+        design_size: q_r, the number of design points of the round.
+        length: t_r, the number of its asks.
         observed: how many answers its bounds are made from.
-        active_before: active points when it opened; on a box, the estimated share of the box.
-        active_after: active points, or share of the box, when it closed; on a box after the last
-            round of a learned kernel an estimate from 4,096 points, one of them at least inside.
-        trial_ids: the trials whose answers its bounds use, increasing.
+        active_before: the number of active points when it opened; on a box, their estimated share.
+        active_after: the same when it closed; on a box after the last round with a learned kernel,
+            a rough estimate from 4,096 points, at least one of them counted as active.
+        trial_ids: ids of the trials whose answers its bounds use, increasing.
         multiplier: the factor on sigma~ in the half-width of its bounds (for a tight
             confidence: the factor that the tight form never exceeds).
-        delta: probability with which some bound from the round's own answers may fail; ``None``
-            where the confidence promises nothing.
-        hyperparameters: kernel, noise and scaling that the round was judged with.
+        delta: probability that some bound from the round's own answers fails; ``None`` if the
+            bounds are not proved.
+        hyperparameters: kernel, noise and scaling that its bounds were made with.
         cutoff: the largest lower bound, in the user's units and sign: points whose upper bound
-            does not reach it were eliminated. None where nothing was judged.
-        surrogate: what it takes to make a learned kernel anew; None for a given one.
-        extra_asks: how many asks were made once its first q_r design points had been asked, while
-            the next one had to wait, or of a design point again.
+            does not reach it were eliminated. None if no elimination was possible.
+        surrogate: what is needed to rebuild a learned surrogate; None with a given kernel.
+        extra_asks: how many asks were made after its first q_r design points had been asked, or
+            while the next one had to wait, or asked a design point again.
         departures: how it departed from what the regret bound is proved for, as of its end.
         half_width: the largest half-width of its bounds over the points that were active when it
-            opened, in units of the values; None on a box, where values are warped, and where
-            nothing was judged.
+            opened, in units of the values; None on a box, if values are warped, and if no
+            elimination was possible.
     """
 
     number: int
@@ -118,7 +118,7 @@ class RoundRecord:
 
     @classmethod
     def read(cls, record: Mapping[str, Any]) -> RoundRecord:
-        """The record of plain values; TypeError or ValueError if they are malformed."""
+        """The record from plain values; TypeError or ValueError if they are malformed."""
         ids = tuple(validation.whole(number, "trial_ids", 0) for number in record["trial_ids"])
         departures = tuple(map(Departure, record["departures"]))
         return cls(**{**record, "trial_ids": ids, "departures": departures})
@@ -126,13 +126,13 @@ class RoundRecord:
 
 @dataclass(frozen=True)
 class RoundRule:
-    """Sizes and lengths of rounds, and by what their share of delta is divided.
+    """Sizes and lengths of rounds, and how rounds share delta.
 
-    With a wait, u_T(delta) of a delay law in steps, rounds have the lengths of Algorithm 1, and
-    bounds use whatever has arrived. Without one, a round closes on arrival: when its first q_r
-    design points are settled, and bounds use exactly those. With rho the fraction of asks that are
-    design points, the k-th one of the run is not asked before ask ``1 + (k - 1) / rho``, which
-    bounds the number of rounds. Without a horizon no end is planned.
+    With a ``wait``, u_T(delta) of a delay law in steps, rounds have the lengths of Algorithm 1, and
+    bounds use the answers that have arrived. Without one, a round closes on arrival: once its first
+    q_r design points are settled, and bounds use exactly those. ``fraction`` is rho, the share of
+    asks that are design points: the k-th design point of the run is not asked before ask
+    ``1 + (k - 1) / rho``, which bounds the number of rounds. Without a horizon no end is planned.
     """
 
     horizon: int | None
@@ -142,7 +142,7 @@ class RoundRule:
 
     @cached_property
     def count(self) -> int | None:
-        """R, how many rounds there can be."""
+        """R, the most rounds that there can be; None without a horizon."""
         if self.horizon is None:
             return None
         if self.wait is not None:
@@ -150,7 +150,7 @@ class RoundRule:
         return len(self.sizes())
 
     def sizes(self, played: Sequence[int] = ()) -> list[int]:
-        """q_r of every round that closes on arrival, up to the horizon, after those played."""
+        """q_r of all rounds up to the horizon if they close on arrival, first those ``played``."""
         assert self.horizon is not None
         sizes = list(played)
         while sum(sizes) < self.fraction * (self.horizon - 1) + 1:
@@ -172,7 +172,7 @@ class RoundRule:
         return self.schedule.design_size(number, previous, self.horizon, self.fraction)
 
     def length(self, size: int, asks: int) -> int | None:
-        """t_r of a round of ``size`` design points after so many asks, where it is fixed."""
+        """t_r if a round of ``size`` design points opens after ``asks`` asks; None on arrival."""
         if self.wait is None or self.horizon is None:
             return None
         return _length(size, self.wait, self.horizon - asks)
@@ -183,11 +183,11 @@ class HorizonRounds:
     """``q_0 = 1``, ``q_r = ceil(sqrt(rho T q_{r-1}))``: the paper's where rho is 1.
 
     Args:
-        straggler_factor: kappa >= 1; a round closes without its last design points once the largest
-            deviation over the active set, given those that have been answered, is at most kappa
-            times the one intended. It costs a factor kappa on the regret bound and assumes more of
-            the delays; see :mod:`botorch_delay.optimizers.early_close`. Needs a finite domain, and
-            no delay law. None waits for all.
+        straggler_factor: kappa >= 1; a round closes without its last answers once the largest
+            posterior deviation over the active set, given its answered design points, is at most
+            kappa times what it is given all of them. That multiplies the regret bound by kappa and
+            assumes more about delays; see :mod:`botorch_delay.optimizers.early_close`. Needs a
+            finite domain, and no delay law. None waits for all answers.
     """
 
     straggler_factor: float | None = None
@@ -209,10 +209,10 @@ class HorizonRounds:
 class GeometricRounds:
     """``q_1 = first``, ``q_r = ceil(growth * q_{r-1})``, for any horizon or none.
 
-    Without a horizon round r has the share ``delta / (r (r + 1))`` of delta. Take ``first`` of
-    the order of the wait for an answer: each early round waits once, whatever its size. What these
-    rounds cost against those of the horizon (``guarantee.factor``) is of the worst-case form of the
-    regret bound, in terms of the maximal information gain.
+    Without a horizon round r has the share ``delta / (r (r + 1))`` of delta. Make ``first`` about
+    the number of asks that an answer takes: each early round waits once, at any size. The cost of
+    these rounds relative to :class:`HorizonRounds` (``guarantee.factor``) refers to the worst-case
+    form of the regret bound, in terms of the maximal information gain.
 
     Args:
         first: q_1, at least 1.
@@ -221,7 +221,7 @@ class GeometricRounds:
 
     first: int
     growth: float
-    straggler_factor: ClassVar[None] = None  # of HorizonRounds
+    straggler_factor: ClassVar[None] = None  # an option of HorizonRounds only
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "first", validation.whole(self.first, "first", 1))
@@ -235,5 +235,5 @@ class GeometricRounds:
         return size if horizon is None else min(size, horizon)
 
 
-# Where there is no horizon. The wait for an answer is not known, so rounds begin small and double.
+# For runs without a horizon: how long answers take is not known, so rounds begin small and double.
 OPEN_ENDED = GeometricRounds(1, 2.0)

@@ -1,4 +1,4 @@
-"""Answers that come and go, averaged per point, and the posteriors given them."""
+"""Averages of the answers at each point as answers come and go, and the posteriors given them."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from botorch_delay.gp.candidates import CandidatePosterior
 from botorch_delay.gp.posterior import Data, Posterior, shared_prefix
 from botorch_delay.gp.surrogate import Surrogate
 
-LEAST_NOISE_VAR = 1e-150  # its inverse has a square
-# Every finite double is a whole number of units, of which 1 has so many.
+LEAST_NOISE_VAR = 1e-150  # the square of its inverse is still a finite double
+# The number of units in 1: sums count units of 2^-1074, of which every finite double is a multiple.
 _UNITS = 1 << 1074
 _UNITS_SQUARED = _UNITS**2
 
-# A value, its noise variance, and its place in the order of answers; None if that is its source.
+# A value, its noise variance, and its place in the order of answers (None: the source's number).
 _Answer = tuple[float, float, int | None]
 
 
 class _Point:
     """One point, its answers by source, and their average.
 
-    Sums are exact, in whole numbers: the average depends neither on the order in which answers came
-    nor on any that were taken out again. Nothing is summed while a point has a single answer.
+    Sums are exact, as integers: the average depends neither on the order in which answers came nor
+    on answers that were removed again. Nothing is summed while a point has a single answer.
     """
 
     def __init__(self, x: Tensor) -> None:
         self.x = x
         self.answers: dict[int, _Answer] = {}
-        # Precisions, their products with values, and their squares, summed over the answers except
-        # for the changes, each with its sign.
+        # Sums over the answers of precision, precision times value, and squared precision. They
+        # lack the ``_changes``: answers added (sign 1) or removed (-1) since they were computed.
         self._sums = [0] * 3
         self._changes: list[tuple[int, _Answer]] = []
 
@@ -49,19 +49,19 @@ class _Point:
 
     @cached_property
     def first(self) -> tuple[int, int]:
-        """Order and source of the first answer, by which points are sorted."""
+        """Place and source of the point's first answer, by which points are sorted."""
         places = ((s if a[2] is None else a[2], s) for s, a in self.answers.items())
         return min(places)
 
     @cached_property
     def row(self) -> tuple[float, float, float]:
-        """As in :class:`Data`: mean answer, its noise variance, and its spread."""
+        """Mean answer, its noise variance, and its spread, as defined in :class:`Data`."""
         if len(self.answers) == 1:
             ((value, noise_var, _),) = self.answers.values()
             return value, noise_var, 1.0
         for sign, (value, noise_var, _) in self._changes:
             precision, square = _precision(noise_var)
-            numerator, denominator = value.as_integer_ratio()  # the latter is a power of 2
+            numerator, denominator = value.as_integer_ratio()  # the denominator is a power of 2
             product = precision * numerator * (_UNITS // denominator)
             terms = zip(self._sums, (precision, product, square), strict=True)
             self._sums = [total + x if sign > 0 else total - x for total, x in terms]
@@ -71,21 +71,21 @@ class _Point:
         return weighted / total, 1.0 / total, squares / total / total
 
 
-@lru_cache(maxsize=1024)  # most answers have the same noise
+@lru_cache(maxsize=1024)  # many answers share the same noise variance
 def _precision(noise_var: float) -> tuple[int, int]:
-    """The precision of an answer, in units, and its square, in their squares."""
+    """The precision of an answer, counted in units, and its square, in squared units."""
     numerator, denominator = (1.0 / max(noise_var, LEAST_NOISE_VAR)).as_integer_ratio()
     precision = numerator * (_UNITS // denominator)
     return precision, precision**2
 
 
 class Averages:
-    """Answers averaged per point, in units of a surrogate, and their posteriors.
+    """Answers averaged per point, in units of a surrogate, and the posteriors given them.
 
-    Posteriors are updated when they are asked for, those at the candidates (``N x d``) in the order
-    of the points' keys: results do not depend on the order of answers between two asks. With a
-    ``pool`` (a LongTensor) only those candidates are kept up to date. Without ``values`` only
-    variances change: each answer is taken to be the posterior mean.
+    Posteriors are updated when they are read. The one at the candidates (``N x d``) takes changed
+    points in the order of their keys, so that the order of answers between two asks does not
+    matter. With a ``pool`` (a LongTensor of rows) only those candidates are kept up to date. If
+    ``values`` is False only variances change: each answer is taken to be the posterior mean.
     """
 
     def __init__(
@@ -98,14 +98,14 @@ class Averages:
     ) -> None:
         self.surrogate, self._nothing = surrogate, candidates[:0].cpu()
         self._has_values = values
-        self._without_value = *surrogate.standard(None, None), None  # one for very many trials
+        self._without_value = *surrogate.standard(None, None), None  # shared by many trials
         self._at_candidates = CandidatePosterior(
             surrogate.covar_module, surrogate.inputs(candidates), pool=pool
         )
         self._anywhere: Posterior | None = None
         self._points: dict[int, _Point] = {}
         self._changed: set[int] = set()  # keys whose answers the candidates' posterior lacks
-        self._is_current = False  # whether the posterior anywhere has all answers
+        self._is_current = False  # whether ``_anywhere`` includes all answers
         self.size = 0
 
     @property
@@ -122,25 +122,25 @@ class Averages:
         noise_var: float | None,
         order: int | None = None,
     ) -> None:
-        """Enter an answer at ``x``, ``d``, or replace an earlier one from the same source.
+        """Enter an answer at ``x`` (``d``), or replace the earlier one from the same source.
 
-        A source is a trial's id, or a number below 0 for attached results. Points are sorted by the
-        ``order`` of their first answers, which is the source if None: adding a point at the end is
-        cheapest. Values are the user's, to be maximised; None stands for the posterior mean, so
-        that only the variance changes. Noise that is None is the surrogate's.
+        A source is a trial's id, or a negative number for an attached result. Points are sorted by
+        the ``order`` of their first answers (the source if None): a new point that comes last is
+        the cheapest to add. ``value`` is in the user's units, to be maximised; None counts as 0,
+        the posterior mean where no answer has a value. ``noise_var`` None means the surrogate's.
         """
         if key not in self._points:
             self._points[key] = _Point(x)
         answer: _Answer = self._without_value
         counts = value is not None and self._has_values
         if counts or (noise_var, order) != (None, None):
-            # The value tells how much a warping stretches the noise, also where it does not count.
+            # The warping's slope at the value scales the noise, even where the value is ignored.
             mean, noise_var = self.surrogate.standard(value, noise_var)
             answer = mean if counts else 0.0, noise_var, order
         self._set(key, source, answer)
 
     def drop(self, key: int, source: int) -> None:
-        """Take an answer out, if it is there."""
+        """Remove an answer, if it is there."""
         if key in self._points:
             self._set(key, source, None)
 
@@ -155,7 +155,7 @@ class Averages:
         self._is_current = False
 
     def best(self, n: int) -> list[Tensor]:
-        """The points with the largest averages, ``d`` each, the best first; ``n`` at most."""
+        """Up to ``n`` points, ``d`` each, with the largest average answers, the best first."""
         posterior = self.anywhere
         rows = posterior.data.y.argsort(descending=True, stable=True)[:n].tolist()
         return [self._points[posterior.labels[row][0]].x for row in rows]
@@ -177,10 +177,10 @@ class Averages:
         return self._at_candidates
 
     def with_drawn_answers(self, answers: Averages, generator: torch.Generator) -> Averages:
-        """The same points, with values drawn for those that have none in ``answers``.
+        """A copy with the averages of ``answers``, and drawn ones at points with pending answers.
 
-        All points of ``answers`` must be here. The copy must not be changed, and is valid until
-        this changes.
+        All points of ``answers`` must be here. The copy must not be changed, and is valid only
+        until this object changes.
         """
         posterior = self.anywhere
         y = posterior.drawn_answers(answers.anywhere, generator)
@@ -195,21 +195,21 @@ class Averages:
     def anywhere(self) -> Posterior:
         """The posterior at any points, in the surrogate's inputs and units.
 
-        Its data are in the order of the answers, not of the calls: a resumed run has the same
-        numbers to the last bit, which matters for climbs, and what is new comes last.
+        Its data are in the order of the answers, not of the calls to :meth:`put`. So a resumed run
+        has the same numbers to the last bit, on which climbs depend, and new points come last.
         """
         if self._anywhere is None or not self._is_current:
             order = sorted((p.first, key) for key, p in self._points.items() if p.answers)
             points = [self._points[key] for _, key in order]
             labels = [(key, p.row[1]) for (_, key), p in zip(order, points, strict=True)]
             before, same = self._anywhere, 0
-            if before is not None:  # with hundreds in flight most points are the same
+            if before is not None:  # with hundreds of points in flight most have not changed
                 same = shared_prefix(labels, before.labels)
             X = torch.cat([self._nothing, *(p.x.unsqueeze(0) for p in points[same:])])
             X = self.surrogate.inputs(sent(X, self.surrogate.like))
             if before is not None:
                 X = torch.cat([before.data.X[:same], X])
-            # By NumPy and in columns, which is ten times faster for hundreds of points.
+            # Through NumPy, by column: ten times faster for hundreds of points.
             columns = np.array([*zip(*(p.row for p in points), strict=True)]).reshape(3, -1)
             data = Data(X, *sent(torch.from_numpy(columns), X))
             kernel = self.surrogate.covar_module

@@ -5,12 +5,12 @@ rank-one term,
 
     C <- C - w w',      w = C e_i / sqrt(C_ii + d);
 
-taking an answer out is the same update with d below 0 and the signs reversed. The rows w are
-collected in blocks. For few candidates C itself is stored, and full blocks are folded into it, so a
-change costs O(N) times the rows of one block however many went before. Folding would take too long
-for one change, so it is spread out: each request for a column folds one stripe of C's rows, that of
-the column first, so that results do not depend on how far folding has come. C is computed from the
-kernel the same way, when the first block is folded.
+removing one is the same update with a negative d and reversed signs. The rows w are collected in
+blocks. For few candidates C itself is stored, and full blocks are folded into it (subtracted), so a
+change costs O(N) times the rows of one block, however many changes came before. Folding a whole
+block within one change would take too long, so it is spread out: each request for a column folds
+one stripe of C's rows, the column's own if that is due, so that results do not depend on how far
+folding has come. C is computed from the kernel in the same way, with the first block.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
 
 # C is stored for at most this many candidates: N^2 numbers, 128 MiB in double.
 MAX_FOLDED = 4096
-# Rows per block, and rows of C per stripe. MAX_FOLDED / HEIGHT is below BLOCK: one stripe per
-# change folds a block before the next one is full.
+# Rows w per block, and rows of C per stripe. MAX_FOLDED / HEIGHT is below BLOCK: at one stripe per
+# change a block is completely folded before the next one is full.
 BLOCK = 192
 HEIGHT = 22
 
 
 class CandidateCovariance:
-    """Posterior covariance of ``N`` candidates, read by columns.
+    """Posterior covariance C of ``N`` candidates, read by columns.
 
-    On CUDA blocks are folded at once, which is fast there, and nothing waits for the device.
+    On CUDA a full block is folded at once, which is fast there and does not wait for the device.
 
     Attributes:
         prior: k(x, x), ``N``; not to be written to.
@@ -49,15 +49,15 @@ class CandidateCovariance:
         with torch.no_grad():
             self.variance = prior_variance(covar_module, points).clone()
         self.prior = self.variance
-        self._blocks: list[tuple[Tensor, Tensor]] = []  # rows and their signs; the last is open
-        self._used = BLOCK  # rows used of the last block
+        self._blocks: list[tuple[Tensor, Tensor]] = []  # rows, signs; the last is filling
+        self._used = BLOCK  # rows used in the last block; full, so that the first row begins one
         self._matrix: Tensor | None = None
         self._folding = points.new_empty(0, len(points)), points.new_empty(0)
-        self._unfolded: dict[int, None] = {}  # stripes that lack the block being folded, in order
+        self._unfolded: dict[int, None] = {}  # ordered stripes that lack the block being folded
 
     @torch.no_grad()
     def column(self, index: Tensor) -> Tensor:
-        """Covariances of one candidate (LongTensor of shape 1) with all of them, ``N``."""
+        """Covariances of one candidate (its row, a LongTensor of shape 1) with all, ``N``."""
         if self._unfolded:
             stripe = int(index) // HEIGHT
             self._fold(stripe if stripe in self._unfolded else next(iter(self._unfolded)))
@@ -74,16 +74,16 @@ class CandidateCovariance:
     def add_precision(
         self, row: int, precision: float, largest_error: float
     ) -> tuple[Tensor, Tensor] | None:
-        """Add to the precision of a candidate's answers; below 0 to take answers out.
+        """Add to the precision of a candidate's answers; a negative amount removes answers.
 
-        The candidate's column before the change, ``N``, and the factor by which the inverse of its
-        variance grows. None, with nothing changed, if that factor's relative rounding error may
-        exceed ``largest_error``.
+        Returns the candidate's column before the change, ``N``, and the factor by which its
+        variance is divided. Returns None, with nothing changed, if rounding may change that factor
+        by a share of more than ``largest_error``.
         """
         device = self.variance.device
         column = self.column(torch.full((1,), row, dtype=torch.long, device=device))
         growth = 1.0 + precision * column[row].clamp_min(0.0)
-        if precision < 0.0:  # only then can it cancel; this waits for the device
+        if precision < 0.0:  # only then can digits cancel; the check waits for the device
             rounding = torch.finfo(column.dtype).eps * self.prior[row]
             if bool(-precision * rounding > largest_error * growth):
                 return None
@@ -105,7 +105,7 @@ class CandidateCovariance:
 
     @torch.no_grad()
     def prior_times(self, weights: Tensor) -> Tensor:
-        """``K weights`` for the prior covariance K, ``N``; most weights may be 0."""
+        """``K weights`` for the prior covariance K, ``N``; cheap if most weights are 0."""
         at = weights.nonzero().flatten()
         parts = self._points.split(rows_per_chunk(len(at), self._points))
         return torch.cat(
@@ -132,7 +132,7 @@ class CandidateCovariance:
 
     @torch.no_grad()
     def times_squares(self, weights: Tensor) -> Tensor:
-        """The matrix of squared entries of C, times ``N x k``; needs ``folded`` above 0."""
+        """``(C * C) weights``, with C squared by entry, ``N x k``; needs ``folded`` above 0."""
         assert self._matrix is not None
         assert self.folded
         product = torch.zeros_like(weights)
@@ -150,7 +150,7 @@ class CandidateCovariance:
 
     @contextmanager
     def scratch(self) -> Iterator[None]:
-        """Undo at the end what is taken off inside, up to ``BLOCK`` rows."""
+        """A context that undoes, at its end, every :meth:`take_off` inside it: up to ``BLOCK``."""
         before = self._blocks, self._used, self.variance
         self._blocks = self._filled()
         self._add_block()
@@ -160,7 +160,7 @@ class CandidateCovariance:
             self._blocks, self._used, self.variance = before
 
     def _filled(self) -> list[tuple[Tensor, Tensor]]:
-        """The used rows of the blocks that are not being folded."""
+        """Rows and signs of the blocks not yet being folded, the last as far as it is used."""
         if not self._blocks:
             return []
         rows, signs = self._blocks[-1]

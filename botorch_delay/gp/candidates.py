@@ -1,15 +1,15 @@
 """The posterior at fixed candidates, updated answer by answer, in one of two forms.
 
-If candidates are few, many of them have answers and no other points have, the covariance C of the
-candidates is stored, and an answer costs O(N): with p their precisions (inverse noise variances of
-the mean answers) and w = p times the mean answers, the mean is C w. An answer at candidate i
-changes p_i by dp and w_i by dw; with c = C e_i and g = 1 + dp c_i,
+If candidates are few, many of them have answers and no other point has one, their posterior
+covariance C is stored, and an answer costs O(N). With p their precisions (inverse noise variances
+of the mean answers) and w = p times the mean answers, the mean is C w. An answer at candidate i
+changes p_i by dp and w_i by dw. With c = C e_i and g = 1 + dp c_i,
 
     mean <- mean + c (dw - dp mean_i) / g,      C <- C - (dp / g) c c'.
 
-Otherwise rows are stored, which is more accurate; an answer costs O((N + m) m) for m points X with
-answers of noise D. Any square root L L' = K(X, X) + D gives, with R = L^-1 and
-W = R K(X, candidates),
+Otherwise the rows of two matrices R and W are stored, which is more accurate. An answer costs
+O((N + m) m) for m points X with answers y of noise variance D. For any square root
+L L' = K(X, X) + D, with R = L^-1 and W = R K(X, candidates),
 
     variance = k(x, x) - column sums of W squared,      mean = W' R y.
 
@@ -17,9 +17,9 @@ W = R K(X, candidates),
 * A changed noise d_i is a rank-one change: with r = R e_i and e = 1 / (1 + (d_i' - d_i) |r|^2),
   every row moves along r by a multiple of q = r' W, and variance += (d_i' - d_i) e q^2.
 * After a changed value the mean is computed anew from W.
-* If a point is removed, or many change at once, everything is computed by one factorization.
-* Rounding errors grow from row to row, by more the less noise there is. Once one shows, in a
-  variance that comes out negative, noise is raised, and everything computed by one factorization.
+* If a point is removed, or many change at once, everything is recomputed by one factorization.
+* Rounding errors grow from row to row, the faster the less noise there is. Once a variance comes
+  out negative, the noise is raised and everything recomputed by one factorization.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ from botorch_delay.gp.candidate_covariance import MAX_FOLDED, CandidateCovarianc
 from botorch_delay.gp.factor import factorize, warn_lost_accuracy
 from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
 
-# Above this many changes at once, as a share of the points, one factorization is cheaper.
+# With more changes at once than this share of the points, one factorization is cheaper.
 REBUILD_SHARE = 0.25
-# If a point's noise changes by more than this factor, a correction has too few digits left.
+# If a point's noise changes by more than this factor, a rank-one update keeps too few digits.
 MOST_CHANGE = 1e8
-# Above this many distinct points, as a share of the candidates, a covariance is cheaper.
+# With answers at more than this share of the candidates, storing their covariance is cheaper.
 SHARE_TO_FOLD = 1.0 / 16.0
-# A covariance is stored if noise variances are above this share of the prior variance: their
-# inverses magnify its rounding.
+# The covariance is stored only while all noise variances are at least this share of the prior
+# variance, since their inverses magnify its rounding errors.
 SMALLEST_NOISE = 1e-9
-# The largest relative rounding error of g, which cancels when an answer is taken out. In double it
-# stays below this while noise variances are above 5e-7 of the prior variance.
+# Largest relative rounding error allowed in g, where digits cancel when an answer is removed. In
+# double it stays below this while noise variances are above 5e-7 of the prior variance.
 LARGEST_ERROR = 1e-3
 
 # A point (``d``), its mean answer and the noise variance of that mean.
 Answer = tuple[Tensor, float, float]
-# What was there before, and what is there now, by key.
+# By key, the answer before and after a change; None where there is none.
 _Changes = Mapping[int, tuple[Answer | None, Answer | None]]
 
 
 class CandidatePosterior:
-    """Zero-mean posterior of a Gaussian process at fixed candidates, ``N x d``.
+    """Posterior of a zero-mean Gaussian process at fixed candidates, ``N x d``.
 
     Rows of m points take m N to 2 m N numbers, 8 to 16 GB for 1,000 points and 1,000,000 candidates
     in double, and half as many more while they grow.
@@ -64,9 +64,9 @@ class CandidatePosterior:
     Args:
         covar_module: the kernel.
         candidates: ``N x d``.
-        as_rows: never store a covariance, nor raise the noise: for bounds that rest on it.
-        pool: the candidates to keep up to date, a LongTensor; at all others it stays the prior.
-            All candidates if None.
+        as_rows: store rows only, and never raise the noise, on which the caller's bounds rest.
+        pool: rows of the candidates to keep up to date, a LongTensor; at all other candidates the
+            posterior stays the prior. All candidates if None.
     """
 
     def __init__(
@@ -106,22 +106,22 @@ class CandidatePosterior:
         return self._kept.variance
 
     def variance_at(self, X: Tensor) -> Tensor:
-        """Sigma^2 at any inputs, ``n x d`` to ``n``; differentiable.
+        """Sigma^2 at any inputs, ``n x d`` to ``n``; differentiable, and fast for few inputs.
 
-        For many calls at few points, where only points that are not candidates have answers.
+        Needs stored rows: answers only at points that are not candidates, or ``as_rows``.
         """
         assert isinstance(self._kept, _Rows)
         return self._kept.variance_at(X)
 
     def move(self, rows: Tensor, X: Tensor) -> None:
-        """Put candidates (a LongTensor) elsewhere, ``n x d``; limits as in :meth:`variance_at`."""
+        """Move candidates, given by rows (a LongTensor), to ``X``, ``n x d``; needs stored rows."""
         assert isinstance(self._kept, _Rows)
         assert self._pool is None
         self._candidates = self._candidates.index_copy(0, rows, X)
         self._kept.move(rows, X)
 
     def _at_all(self, values: Tensor) -> Tensor:
-        """Values at the pool, extended by 0 to all candidates: ``N``."""
+        """Values at the pool, padded with 0 at all other candidates: ``N``."""
         if self._pool is None:
             return values
         return values.new_zeros(len(self._candidates)).index_copy(0, self._pool, values)
@@ -133,12 +133,12 @@ class CandidatePosterior:
 
     @property
     def noise_var(self) -> list[float]:
-        """Noise variances of their mean answers, ``m``."""
+        """Noise variances of the mean answers, ``m``, in the order of :attr:`keys`."""
         return [noise for _, _, noise in self._answers.values()]
 
     @property
     def explained(self) -> Tensor:
-        """``y' (K + D)^-1 y`` of the mean answers y, a number."""
+        """``y' (K + D)^-1 y`` for the mean answers y, a scalar."""
         return self._kept.explained()
 
     def correction(self, residual: Tensor) -> Tensor:
@@ -146,7 +146,7 @@ class CandidatePosterior:
         return self._at_all(self._kept.correction(residual))
 
     def with_values(self, values: Tensor) -> CandidatePosterior:
-        """A copy with other mean answers, one per key; it must not be updated."""
+        """A copy whose mean is that of other answers, one per key; it must not be updated."""
         made = copy.copy(self)
         made._kept = copy.copy(self._kept)
         made._kept.mean = self._kept.correction(values)
@@ -154,9 +154,9 @@ class CandidatePosterior:
 
     @torch.no_grad()
     def update(self, changes: Mapping[int, Answer | None]) -> None:
-        """Add, change or remove (None) points.
+        """Set the answers at some points, or remove them (None).
 
-        A key is the candidate's row, or negative for a point that is not a candidate.
+        A key is a candidate's row, or a negative number for a point that is not a candidate.
         """
         pairs = {key: (self._answers.get(key), change) for key, change in changes.items()}
         for key, change in changes.items():
@@ -183,14 +183,14 @@ class CandidatePosterior:
 
 
 class _Covariance:
-    """The posterior from the covariance of the candidates, which alone have answers."""
+    """The posterior from the candidates' covariance; answers are at candidates only."""
 
     def __init__(
         self, covariance: CandidateCovariance, mean: Tensor, answers: Mapping[int, Answer]
     ) -> None:
         self._covariance, self.mean = covariance, mean
-        self._answers = answers  # the owner's, who keeps them up to date
-        # Precision p and weighted answer w by candidate.
+        self._answers = answers  # shared with the :class:`CandidatePosterior` that updates them
+        # Precision p and weighted answer w of each candidate; 0 without an answer.
         self._precision, self._weighted = mean.new_zeros(2, len(mean)).index_copy_(
             1, sent_rows([*answers], mean), sent([*map(_weights, answers.values())], mean).T
         )
@@ -211,10 +211,10 @@ class _Covariance:
         return self._covariance.times(weights)
 
     def update(self, changes: _Changes) -> bool:
-        """False if an answer cannot be taken out accurately; then this must not be used again."""
+        """Apply changes. False, and this object is invalid, if a removal would be inaccurate."""
         replaced = False
         for key, (old, new) in changes.items():
-            # On the host, so that nothing is read back from a device.
+            # Floats on the host, so that nothing has to be read back from a device.
             (precision, weighted), (before, weighted_before) = _weights(new), _weights(old)
             more, moved = precision - before, weighted - weighted_before
             if more or moved:
@@ -226,8 +226,8 @@ class _Covariance:
             replaced |= precision <= before
             self._precision[key].fill_(precision)
             self._weighted[key].fill_(weighted)
-        # The mean is computed anew after an answer was replaced, which may have been far larger
-        # than what is left, and with every block, so that rounding errors do not add up.
+        # The mean is recomputed after an answer was replaced, since the old one may have been far
+        # larger than those that remain, and with each folded block, so that errors do not add up.
         if replaced or self._folded != self._covariance.folded:
             self._folded = self._covariance.folded
             self.mean = self._covariance.times(self._weighted)
@@ -235,17 +235,17 @@ class _Covariance:
 
 
 def _weights(answer: Answer | None) -> tuple[float, float]:
-    """Precision and weighted answer."""
+    """Precision p and weighted answer w."""
     return (0.0, 0.0) if answer is None else (1.0 / answer[2], answer[1] / answer[2])
 
 
 def _is_far(old: Answer, new: Answer) -> bool:
-    """Whether noise changes so much that a correction would cancel."""
+    """Whether noise changes so much that digits would cancel in a rank-one update."""
     return not 1.0 / MOST_CHANGE < new[2] / old[2] < MOST_CHANGE
 
 
 class _Rows:
-    """The posterior from R and W, for answers anywhere."""
+    """The posterior from R and W; answers may be anywhere."""
 
     def __init__(
         self,
@@ -256,9 +256,9 @@ class _Rows:
         may_raise: bool = True,
     ) -> None:
         self._kernel, self._may_raise = covar_module, may_raise
-        self._least_noise = 0.0  # to which noise is raised
+        self._least_noise = 0.0  # smaller noise variances are raised to this
         self._candidates = candidates if pool is None else candidates[pool]
-        # Places in the pool by candidate.
+        # The position in the pool of each of its candidates, by row.
         self._places = None if pool is None else {r: i for i, r in enumerate(pool.tolist())}
         with torch.no_grad():
             self._prior = prior_variance(covar_module, self._candidates).clone()
@@ -266,14 +266,14 @@ class _Rows:
         self.rebuild({})
 
     def rebuild(self, answers: Mapping[int, Answer]) -> None:
-        """Compute everything by one factorization."""
+        """Recompute everything by one factorization."""
         self.variance = self._prior.clone()
         self.mean = torch.zeros_like(self._prior)
-        self._position = {key: i for i, key in enumerate(answers)}  # the column of R by key
+        self._position = {key: i for i, key in enumerate(answers)}  # each key's column of R
         self._points = self._candidates[:0]
         self._noise = self._white = self._prior[:0]  # D, and R y
-        self._smallest_noise = torch.inf  # of all answers since then
-        self._w = self._prior.new_empty(0, len(self._prior))  # with room for more rows
+        self._smallest_noise = torch.inf  # of all answers since the last rebuild
+        self._w = self._prior.new_empty(0, len(self._prior))  # W, with room for more rows
         self._r = self._prior.new_empty(0, 0)
         if not answers:
             return
@@ -287,7 +287,7 @@ class _Rows:
         R, W = self.parts
         eye = torch.eye(m, dtype=K.dtype, device=K.device)
         R.copy_(torch.linalg.solve_triangular(factor, eye, upper=False))
-        # In pieces: otherwise W would be in memory three times.
+        # In chunks: otherwise three tensors of the size of W would be in memory at once.
         size = rows_per_chunk(m, W)
         for start in range(0, W.shape[1], size):
             part = slice(start, start + size)
@@ -349,14 +349,14 @@ class _Rows:
             self.rebuild(answers)
             return
         self.variance.clamp_min_(0.0)
-        if revised:  # not by differences: the old values may have been far larger
+        if revised:  # recomputed, not updated: the old values may have been far larger
             self._solve_mean(answers)
 
     def _lost_accuracy(self, answers: Mapping[int, Answer]) -> bool:
-        """Whether rounding made a variance negative; noise is raised then, with a warning."""
+        """Whether rounding made a variance negative; if so, raise the noise, with a warning."""
         noise = max(self._smallest_noise, self._least_noise)
         small = torch.finfo(self._prior.dtype).eps ** 0.5 * self.largest
-        # A device is waited for only where noise is so small that errors can grow.
+        # Reading variances waits for a device, so only if noise is small enough for errors to grow.
         if not self._may_raise or noise >= small or bool(self.variance.min() >= -small):
             return False
         noise = max(min(a[2] for a in answers.values()), self._least_noise)
@@ -403,7 +403,7 @@ class _Rows:
         moved = along @ W  # row i of (K + D)^-1 K(X, candidates)
         change = noise_var - self._noise[i]
         square = along.square().sum()
-        # Between 1 and the ratio of the noises, whatever rounding says.
+        # Without rounding this is between 1 and the ratio of the noises.
         ratio = noise_var / self._noise[i]
         inner = (1.0 + change * square).clamp(ratio.clamp_max(1.0), ratio.clamp_min(1.0))
         shrink = change / inner

@@ -1,4 +1,4 @@
-"""An exact Gaussian process that knows which of its points are still unanswered."""
+"""An exact Gaussian process that knows which points are pending."""
 
 from __future__ import annotations
 
@@ -36,33 +36,33 @@ from botorch_delay.gp.kernels import check_prior, covariance
 class DelayedGP(SingleTaskGP):
     r"""A ``SingleTaskGP`` with an observed and a fantasy posterior.
 
-    The observed posterior (:math:`\tilde\mu, \tilde\sigma`) conditions on the answers; the
-    fantasy posterior has the same mean and counts the pending points in its variance, as if
-    each had been answered by its own posterior mean (*hallucination*, as in GP-BUCB).
+    The observed posterior (:math:`\tilde\mu, \tilde\sigma`) conditions on the answers. The
+    fantasy posterior has the same mean, but its variance also conditions on the pending points,
+    as if each had been answered by its own posterior mean (*hallucination*, as in GP-BUCB).
 
-    Two things differ from BoTorch's model. There is no prior mean and no transform unless
-    asked for, and noise below GPyTorch's floor of 1e-6 is kept, as confidence bounds need it.
-    And posteriors come from one Cholesky factor at every size, never from an iterative solver;
+    Two things differ from BoTorch's model. First, there is no prior mean and no transform unless
+    asked for, and known noise below GPyTorch's floor of 1e-6 is kept: confidence bounds need this.
+    Second, posteriors of any size come from one Cholesky factor, never from an iterative solver;
     updates extend that factor.
 
-    Gradients with respect to X are of first order, from PyTorch's ``cdist``: for a Hessian take
-    differences of them. Training points are detached; hyperparameters have gradients under
-    ``botorch.settings.propagate_grads``, of which a fantasy model has its own.
+    Gradients with respect to X are first-order only, since PyTorch's ``cdist`` has no others; for a
+    Hessian take finite differences. Training points are detached. Hyperparameters have gradients
+    under ``botorch.settings.propagate_grads``; a fantasy model has its own copies of them.
 
-    The model of a batched ``fantasize`` has a posterior, but takes no pending points or answers.
+    A model from a batched ``fantasize`` has posteriors, but takes no pending points or answers.
 
     Args:
         train_X: ``n x d``, answered points; ``n = 0`` gives the prior.
         train_Y: ``n x 1``, their values.
-        train_Yvar: ``n x 1``, noise variance of each value; pending points have their mean.
-        noise_var: lambda^2 of every value without a variance of its own, pending ones
-            included. If neither is given the noise is learned (``fit_gpytorch_mll``).
+        train_Yvar: ``n x 1``, noise variances of the values; pending points default to their mean.
+        noise_var: lambda^2 of pending points and, without ``train_Yvar``, of all values. If neither
+            is given the noise is learned (``fit_gpytorch_mll``).
         X_pending: ``p x d``, points asked and not answered.
         covar_module: the kernel; BoTorch's default if None.
         mean_module: the prior mean; zero if None.
         outcome_transform: a BoTorch transform of the values; none by default.
-        input_transform: a BoTorch transform of the points, the same in training as later; none by
-            default.
+        input_transform: a BoTorch transform of the points, which must also apply in training; none
+            by default.
 
     Example:
         >>> X = torch.tensor([[0.2], [0.8]], dtype=torch.double)
@@ -154,7 +154,7 @@ class DelayedGP(SingleTaskGP):
 
     @property
     def prediction_strategy(self) -> Any:
-        """GPyTorch's cache; GPyTorch resets it on every change, which resets ours as well."""
+        """GPyTorch's cache. GPyTorch sets it to None on every change; this empties ours as well."""
         return self.__dict__.get("_strategy")
 
     @prediction_strategy.setter
@@ -165,13 +165,13 @@ class DelayedGP(SingleTaskGP):
 
     @property
     def _cache(self) -> dict[str, Any]:
-        """What is known, dropped when a hyperparameter has changed, or gradients of them are new.
+        """Our cache, emptied when hyperparameters or the tracking of their gradients change.
 
-        "observed" has L and L^-1 (y - m) of the answers, "fantasy" the fantasy model, and "pending"
-        what :meth:`_given_answers` found for the first pending points, or all of them.
+        "observed" holds L and L^-1 (y - m) of the answers, "fantasy" the fantasy model, "pending"
+        the result of :meth:`_given_answers` for all pending points or the first few of them.
         """
         values, cache = self.__dict__["_stored"]
-        # One tensor, so that a device is waited for once.
+        # Compared as one tensor, so that a device is waited for only once.
         parts = [parameter.detach().flatten() for parameter in self.parameters()]
         current = torch.cat([self.train_targets.flatten()[:0], *parts])
         tracked = torch.is_grad_enabled() and propagate_grads.on()
@@ -182,7 +182,7 @@ class DelayedGP(SingleTaskGP):
         return cache
 
     def __getstate__(self) -> dict[str, Any]:
-        """For copies: everything but the caches."""
+        """The state for copies and pickles: everything but the caches."""
         return {**self.__dict__, "_stored": (None, {}), "_strategy": None}
 
     def __call__(self, *args: Tensor, **kwargs: Any) -> MultivariateNormal:
@@ -203,13 +203,13 @@ class DelayedGP(SingleTaskGP):
 
     @torch.no_grad()
     def fantasy_model(self) -> DelayedGP:
-        """The model whose ``posterior`` is the fantasy one, with nothing pending.
+        """A model without pending points whose ``posterior`` is this model's fantasy posterior.
 
         It is conditioned on ``y = mu~(X_pending)``, which does not change the mean. The same object
         is returned until this model changes: copy it before changing it.
 
         Raises:
-            NotSupportedError: if points are pending, after a batched ``fantasize``.
+            NotSupportedError: if points are pending and this model is from a batched ``fantasize``.
         """
         if len(self._X_pending) == 0:
             return self
@@ -223,7 +223,7 @@ class DelayedGP(SingleTaskGP):
             corner, _ = factorize(schur, self._pending_noise())
             mean = self.mean_module(P) + rows @ white
             fantasy = self._with_more(self._X_pending, mean, self._X_pending[:0])
-            # The answers are the mean itself: what they add is 0.
+            # Pending points are answered by the mean: their whitened residuals are 0.
             white = torch.cat([white, white.new_zeros(len(mean))])
             fantasy._cache["observed"] = (factor.extended(rows, corner), white)
             cache.update(pending=(rows, schur), fantasy=fantasy)
@@ -232,14 +232,14 @@ class DelayedGP(SingleTaskGP):
     def fantasy_posterior(
         self, X: Tensor, **kwargs: Any
     ) -> GPyTorchPosterior | TransformedPosterior:
-        """Mean mu~, variance sigma^2 with the pending points counted in; X is ``batch x q x d``."""
+        """Mean mu~ and variance sigma^2, which counts pending points; X is ``batch x q x d``."""
         return self.fantasy_model().posterior(X, **kwargs)
 
     def with_pending(self, X: Tensor) -> DelayedGP:
-        """A new model in which the rows of ``X`` (``p x d`` or ``d``) are pending as well.
+        """A new model in which the points ``X`` (``p x d`` or ``d``) are pending as well.
 
         Raises:
-            NotSupportedError: after a batched ``fantasize``.
+            NotSupportedError: if this model is from a batched ``fantasize``.
         """
         self._check_no_batch()
         X = self._check_points(_as_rows(X), "X")
@@ -252,12 +252,12 @@ class DelayedGP(SingleTaskGP):
     def with_answer(self, x: Tensor, y: float | Tensor) -> DelayedGP:
         """A new model with one more answer, and ``x`` no longer pending.
 
-        The factor grows by one row: ``O(n^2)`` for n answers, ``O(n p)`` for one of p pending
-        points after a fantasy posterior. Transforms keep the statistics that they have learned.
-        ``x`` is ``d`` or ``1 x d``, and ``y`` one value in raw units.
+        The factor grows by one row, which costs ``O(n^2)`` for n answers, or ``O(n p)`` if x is one
+        of p pending points that a fantasy posterior has counted. Transforms keep the statistics
+        that they have learned. ``x`` is ``d`` or ``1 x d``, and ``y`` one value in raw units.
 
         Raises:
-            NotSupportedError: after a batched ``fantasize``.
+            NotSupportedError: if this model is from a batched ``fantasize``.
         """
         self._check_no_batch()
         x = self._check_points(_as_rows(x), "x")
@@ -280,7 +280,7 @@ class DelayedGP(SingleTaskGP):
     def _apply_noise(
         self, X: Tensor, mvn: MultivariateNormal, observation_noise: bool | Tensor = False
     ) -> MultivariateNormal:
-        """The observation noise of future answers is that of pending points."""
+        """As BoTorch's, but if noise is known, future answers have the noise of pending points."""
         if observation_noise is not True or not isinstance(
             self.likelihood, FixedNoiseGaussianLikelihood
         ):
@@ -291,14 +291,14 @@ class DelayedGP(SingleTaskGP):
     def condition_on_observations(
         self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any
     ) -> DelayedGP:
-        """BoTorch's model with more answers ``Y``, ``batch x n x 1``, at X, ``batch x n x d``.
+        """As in BoTorch: a model with more answers, ``batch x n x 1``, at X, ``batch x n x d``.
 
-        ``noise`` has the shape of Y, and the units of the targets; known noise is that of pending
-        points if None. Transforms keep the statistics that they have learned. Points that were
-        pending still are: :meth:`with_answer` is for their answers.
+        ``noise`` has the shape of Y and the units of the targets. If it is None and noise is known,
+        answers have that of pending points. Transforms keep the statistics that they have learned.
+        Pending points stay pending: use :meth:`with_answer` for their answers.
 
         Raises:
-            NotSupportedError: without any answered point.
+            NotSupportedError: if this model has no answered point.
         """
         self.eval()
         known = isinstance(self.likelihood, FixedNoiseGaussianLikelihood)
@@ -313,8 +313,8 @@ class DelayedGP(SingleTaskGP):
         observation_noise: Tensor | None = None,
         **kwargs: Any,
     ) -> DelayedGP:
-        """BoTorch's; known noise is that of pending points if ``observation_noise`` is None."""
-        self.eval()  # before transforms are used
+        """As in BoTorch; known noise is that of pending points if ``observation_noise`` is None."""
+        self.eval()  # first: in training mode the transforms used below would learn
         known = isinstance(self.likelihood, FixedNoiseGaussianLikelihood)
         if observation_noise is None and known:
             observation_noise = self._pending_noise().reshape(1, 1)
@@ -324,7 +324,7 @@ class DelayedGP(SingleTaskGP):
         """GPyTorch's fantasy update, as BoTorch's look-ahead acquisition functions use it.
 
         Raises:
-            NotSupportedError: without any answered point.
+            NotSupportedError: if this model has no answered point.
         """
         if self.train_inputs[0].shape[-2] == 0:
             raise NotSupportedError(
@@ -342,15 +342,15 @@ class DelayedGP(SingleTaskGP):
         """Move to another dtype or device, as ``model.to`` does."""
         self.prediction_strategy = None
         for name in ("_X_pending", "_original_train_inputs"):
-            if name in self.__dict__:  # not before it is set
+            if name in self.__dict__:  # not yet set during construction
                 setattr(self, name, fn(getattr(self, name)))
         return super()._apply(fn)
 
     @torch.no_grad()
     def _extend(self, model: DelayedGP, x: Tensor, place: int) -> None:
-        """Give ``model``, which has one more answer at ``x`` (``1 x d``), its cache.
+        """Fill the cache of ``model``, which is this model with one more answer, at x (``1 x d``).
 
-        ``place`` is that of x among the pending points; their number where it is none of them.
+        ``place`` is the position of x among the pending points, or their number if it is not there.
         """
         factor, white = self._observed()
         cache = self._cache
@@ -374,7 +374,7 @@ class DelayedGP(SingleTaskGP):
         )
 
     def _known_pending(self, cache: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-        """What :meth:`_given_answers` found before, for as many of the first pending points."""
+        """The cached result of :meth:`_given_answers`, for the first pending points; or empty."""
         empty = self.train_targets.new_empty
         return cache.get("pending") or (empty(0, len(self.train_targets)), empty(0, 0))
 
@@ -383,7 +383,7 @@ class DelayedGP(SingleTaskGP):
     ) -> tuple[Tensor, Tensor]:
         """``K(P, train) L'^-1``, ``p x n``, and the covariance of P given the answers, ``p x p``.
 
-        P, ``p x d``, are raw points; the pending ones that are known already come first.
+        P, ``p x d``, are raw points, beginning with the pending points whose result is cached.
         """
         rows, schur = self._known_pending(cache)
         known, points = len(schur), self.transform_inputs(P)
@@ -411,7 +411,7 @@ class DelayedGP(SingleTaskGP):
     def _whitened_cross(self, factor: Factor, X: Tensor) -> Tensor:
         """``L^-1 K(train, X)``: ``batch_shape x n x q``."""
         train = self.train_inputs[0]
-        if train.dim() > 2:  # fantasies, each with answers of its own
+        if train.dim() > 2:  # a batch of fantasies, each with its own answers
             try:
                 torch.broadcast_shapes(train.shape[:-2], X.shape[:-2])
             except RuntimeError:
@@ -434,7 +434,7 @@ class DelayedGP(SingleTaskGP):
         return self.train_inputs[0]
 
     def _pending_noise(self) -> Tensor:
-        """Noise variance of future answers, shape 1, in the units of the targets."""
+        """Noise variance of pending and future answers, shape 1, in the units of the targets."""
         if self._noise_var is not None:
             noise = sent([[self._noise_var]], self.train_targets)
             if hasattr(self, "outcome_transform"):
@@ -463,14 +463,14 @@ class DelayedGP(SingleTaskGP):
         return X
 
     def _with_more(self, X: Tensor, targets: Tensor, X_pending: Tensor) -> DelayedGP:
-        """A copy in evaluation mode with more answers; no parameter is shared.
+        """A copy with more answers, in evaluation mode, which shares no parameter with this model.
 
         Points are raw, targets transformed; ``X_pending`` replaces the pending points.
         """
         noise = self.likelihood.noise.expand(self.train_targets.shape)
         if len(X):
             noise = torch.cat([noise, self._pending_noise().expand(len(X))])
-        # A copy, since the constructor would check and convert everything again.
+        # Copied, since the constructor would check and convert everything again.
         shared = [self.train_inputs, self._train_targets, self._X_pending]
         fixed = isinstance(self.likelihood, FixedNoiseGaussianLikelihood)
         if fixed:
@@ -491,10 +491,10 @@ class DelayedGP(SingleTaskGP):
 
 
 def _small_noise_is_kept() -> Any:
-    """A context in which GPyTorch has no floor of known noise."""
+    """A context in which GPyTorch does not raise known noise to its floor."""
     return gpytorch_settings.min_fixed_noise(float_value=0.0, double_value=0.0, half_value=0.0)
 
 
 def _as_rows(value: Any) -> Any:
-    """One point as a set of one; anything else is left to the check that follows."""
+    """A single point ``d`` as ``1 x d``; anything else is left to the check that follows."""
     return value.unsqueeze(0) if isinstance(value, Tensor) and value.dim() == 1 else value

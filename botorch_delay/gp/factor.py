@@ -10,9 +10,9 @@ from torch import Tensor
 
 from botorch_delay.exceptions import NumericsError, NumericsWarning, warn
 
-MOST_LAST = 64  # rows that are added before everything is copied into one matrix
+MOST_LAST = 64  # rows in ``corner`` at which the whole factor is copied into a new ``first``
 
-# Warnings given by the optimizer whose call is under way; None outside of such a call.
+# Accuracy warnings given so far by the optimizer whose call is running; None outside such a call.
 warned: ContextVar[list[str] | None] = ContextVar("warned", default=None)
 
 
@@ -27,7 +27,7 @@ def warn_lost_accuracy(message: str) -> None:
 
 
 def factorize(K: Tensor, noise_var: Tensor) -> tuple[Tensor, Tensor]:
-    """Lower Cholesky factor of ``K + diag(noise_var)``, and the diagonal that was added.
+    """Lower Cholesky factor of ``K + diag(noise_var)``, and the diagonal that was added to K.
 
     If rounding makes the matrix indefinite, the noise is raised until it is not, with a
     :class:`NumericsWarning`. The raised noise is returned, so that bounds which use it stay valid:
@@ -50,17 +50,17 @@ def factorize(K: Tensor, noise_var: Tensor) -> tuple[Tensor, Tensor]:
             return factor, diagonal + jitter
         jitter *= 10.0
     raise NumericsError(
-        "The covariance matrix is not positive definite: the kernel is none, or its "
-        "hyperparameters are not finite."
+        "The covariance matrix is not positive definite: covar_module is not a valid kernel, or "
+        "its hyperparameters are not finite."
     )
 
 
 @dataclass(frozen=True)
 class Factor:
-    """A lower Cholesky factor ``L``, ``n x n``, to which rows are added at the cost of these alone.
+    """A lower Cholesky factor ``L``, ``n x n``, that grows by rows without copying all old ones.
 
-    It is ``[[first, 0], [left, corner]]``; factors that grow from each other share ``first``, which
-    is contiguous, since PyTorch's solver copies a part of a larger matrix at every call.
+    It is ``[[first, 0], [left, corner]]``. Factors that grow from each other share ``first``, which
+    is contiguous: PyTorch's solver would copy a slice of a larger matrix at every call.
     """
 
     first: Tensor
@@ -69,7 +69,7 @@ class Factor:
 
     @classmethod
     def of(cls, matrix: Tensor) -> Factor:
-        """The factor with these entries, ``n x n``."""
+        """The factor stored in a lower triangular matrix, ``n x n``."""
         return cls(matrix.contiguous(), matrix.new_zeros(0, len(matrix)), matrix.new_zeros(0, 0))
 
     def __len__(self) -> int:
@@ -81,7 +81,7 @@ class Factor:
         return _lower(self.first, self.left, self.corner) if len(self.corner) else self.first
 
     def extended(self, left: Tensor, corner: Tensor) -> Factor:
-        """The factor with ``m`` more rows: ``left``, ``m x n``, and ``corner``, ``m x m``."""
+        """The factor with ``m`` more rows ``[left, corner]``, of ``m x n`` and ``m x m``."""
         if len(self.corner) >= MOST_LAST:
             return Factor(self.matrix, left, corner)
         before, between = left.tensor_split([len(self.first)], dim=1)

@@ -1,4 +1,4 @@
-"""Kernel and noise fitted to answers, and the choice of a warping."""
+"""Fitting kernel and noise to the answers, and choosing a warping."""
 
 from __future__ import annotations
 
@@ -30,29 +30,28 @@ from botorch_delay.history.answers import Answers
 
 logger = logging.getLogger(__name__)
 
-# Standard deviations of log-normal priors around their modes: a factor of 1.8 in a lengthscale, and
-# of 2.7 in noise that another study has learned. BoTorch's prior has the same mode of lengthscales
-# and a factor of 5.6, with which a few answers in many columns are explained by lengthscales that
-# jump from fit to fit. For options of a category that is still right: some differ, some do not
-# (benchmarks/REPORT.md, "The prior of lengthscales").
+# Standard deviations of log-lengthscales in their priors: a factor of 1.8. BoTorch's prior has the
+# same mode but a factor of 5.6, under which lengthscales fitted to a few answers in many columns
+# jump from fit to fit. For the one-hot columns of options that factor is kept, since some options
+# differ and others do not (benchmarks/REPORT.md, "The prior of lengthscales").
 LENGTHSCALE_SPREAD, OPTION_SPREAD = 0.6, math.sqrt(3.0)
-# How many times longer the mode is for an option. With BoTorch's, an option that was never tried is
-# expected at the mean of all values, and is not asked once the best is far above that.
+# Prior mode of the options' lengthscales, as a multiple of BoTorch's. Under BoTorch's an untried
+# option is predicted at the mean of all values, and is not asked once the best is far above that.
 OPTION_FACTOR = 4.0
-NOISE_SPREAD = 1.0
-# The log-normal prior of the noise variance of standardised values: from exact evaluations, which
-# BoTorch's own prior and floor of 1e-4 would not trust, to noise as large as the values.
+NOISE_SPREAD = 1.0  # noise learned by another study (``warm_start``): a factor of 2.7
+# Log-normal prior of the noise variance of standardised values. It reaches from exact evaluations,
+# which BoTorch's own prior and floor of 1e-4 would not trust, to noise as large as the values.
 NOISE_LOC, NOISE_SCALE = -8.0, 3.0
-# Noise that fits begin with; the better result counts. Few answers are explained by short
-# lengthscales without noise as well as by long ones with it.
+# Noise variances that fits start from; the better optimum is kept. Few answers are explained by
+# short lengthscales without noise as well as by long ones with it.
 START_NOISES = (1e-6, 0.1)
-# The least noise that is learned, as a share of that of exact evaluations.
+# Lower bound of learned noise, as a share of the noise variance of exact evaluations.
 LEAST_NOISE = 0.1
-# How much higher the log density of values that are left out must be for another warping than the
-# first one.
+# By how much the leave-one-out log density must exceed that of the first warping for another one to
+# be chosen.
 LEAST_GAIN = 2.0
-MOST_ITERATIONS = 200  # of a fit
-FEW_ITERATIONS = 30  # of a fit to many answers
+MOST_ITERATIONS = 200  # of L-BFGS-B in one fit
+FEW_ITERATIONS = 30  # the same with more than ``MANY_ANSWERS`` answers
 
 
 def fit_surrogate(
@@ -65,17 +64,17 @@ def fit_surrogate(
     exact: bool = False,
     warp: str = "none",
 ) -> Surrogate:
-    """A Matern 5/2 kernel and noise by maximum a posteriori.
+    """Fit a Matern 5/2 kernel and noise by maximum a posteriori.
 
-    BoTorch's default is the RBF kernel; on tuning tables for development it has more regret
-    (benchmarks/REPORT.md, "The kernel"). Inputs are normalised by the bounding box of
+    BoTorch's default is the RBF kernel, which had more regret on the tuning tables used for
+    development (benchmarks/REPORT.md, "The kernel"). Inputs are normalised by the bounding box of
     the domain; values are warped, then standardised. With fewer than three answers, or if all are
     equal, the priors' modes are used and the scale of the values counts as unknown. ``warm_start``
-    has modes that replace the usual ones. The noise of ``exact`` evaluations is a jitter, and not
-    learned. If the fit fails ``previous`` is kept, with a :class:`FitWarning`.
+    replaces the usual prior modes. The noise of ``exact`` evaluations is a fixed jitter, not
+    learned. If the fit fails, ``previous`` (or the modes) is used, with a :class:`FitWarning`.
     """
-    # On the CPU: a fit takes a hundred steps on a few hundred answers, and at each one a device
-    # would be waited for.
+    # On the CPU: a fit takes a hundred steps on a few hundred answers, and each would have to wait
+    # for a device.
     told = answers.y.double()
     jitter = exact_noise(domain.like)
     own = warm_start.noise_var if warm_start else math.exp(NOISE_LOC)
@@ -108,40 +107,40 @@ def fit_surrogate(
 
 @dataclass(frozen=True)
 class _Search:
-    """Fits to some answers, under one warping or another."""
+    """Fits to the answers under each warping, and the choice between them."""
 
     domain: Domain
     X: Tensor  # normalised inputs, ``n x d``
     told: Tensor  # values to be maximised, ``n``
     noise_var: Tensor  # known noise variances, NaN where unknown, ``n``
-    weight: Tensor  # of each answer in the distribution of values, ``n``
+    weight: Tensor  # of each answer in the distribution of values (``spread_weights``), ``n``
     priors: tuple[LogNormal, LogNormal]  # of lengthscales and noise
-    plain: Surrogate  # with the priors' modes, of values as they are
-    begin: Sequence[float]  # noises that fits begin with
+    plain: Surrogate  # the priors' modes, without warping or standardisation
+    begin: Sequence[float]  # noise variances that fits start from
     exact: bool
 
     def before(self, warping: Warping) -> Surrogate:
-        """The priors' modes, in units of the warped values."""
+        """The surrogate before a fit: the priors' modes, and the warped values' mean and scale."""
         offset, scale = standardization(warping(self.told), self.weight, self.domain.like)
         units: dict[str, Any] = {"offset": offset, "scale": scale or 1.0, "warping": warping}
         return replace(self.plain, scaled=scale is not None, **units)
 
     def best(self, models: Sequence[Surrogate], seed: int) -> Surrogate | None:
-        """The best fit of some models; None if all fail. Of many answers a random subset is used.
+        """The best fit among the models' warpings; None if all fail.
 
-        The first warping is taken unless it leaves no noise and, with another one, the better half
-        of the values is predicted better, each from all others: ranks have no likelihood for all
-        to be compared by.
+        The first warping is taken unless its fit finds no noise and another one has the higher
+        leave-one-out density of the better half of the values. Worse values may be mere ranks,
+        whose densities cannot be compared. Of many answers a random subset is used.
         """
         rows, steps = torch.arange(len(self.told)), MOST_ITERATIONS
         if is_subset := len(rows) > MANY_ANSWERS:
             generator = torch.Generator().manual_seed(seed)
             every = torch.randperm(len(rows), generator=generator)[:MANY_ANSWERS].sort().values
-            rows, steps = every[::2], FEW_ITERATIONS  # enough to tell which is better
+            rows, steps = every[::2], FEW_ITERATIONS  # half of them suffice to choose a warping
         good = better_half(self.told, self.weight)[rows]
         best, model, highest = None, models[0], -math.inf
         found = None
-        for own in models:  # each begins where the one before ended
+        for own in models:  # each fit starts from the optimum of the one before
             found = self._fit(own, rows, steps, found)
             if found is None:
                 continue
@@ -152,7 +151,7 @@ class _Search:
             if score > highest:
                 best, model, highest = found, own, score
             if is_first and self._has_noise(own, found):
-                break  # what noise the best values have would be stretched with them
+                break  # other warpings stretch the best values, and their noise with them
         if is_subset:
             best = self._fit(model, every, steps, best)
         if best is None:
@@ -162,7 +161,7 @@ class _Search:
         return _learned(best.lengthscale, self.domain, noise_var, warping=model.warping, **units)
 
     def _has_noise(self, model: Surrogate, found: Fit) -> bool:
-        """Whether known or learned noise is more than that of exact evaluations."""
+        """Whether some known or learned noise exceeds that of exact evaluations."""
         _, known = model.in_own_units(self.told, self.noise_var)
         own = self.plain.noise_var if found.noise_var is None else found.noise_var
         return float(known.nan_to_num(own).max()) > exact_noise(self.domain.like)
@@ -170,7 +169,7 @@ class _Search:
     def _fit(
         self, model: Surrogate, rows: Tensor, steps: int, begin: Fit | None = None
     ) -> Fit | None:
-        """The best of some fits; the noise is learned unless all variances are known."""
+        """The best fit from several starts; noise is learned unless all variances are known."""
         y, noise_var = model.in_own_units(self.told, self.noise_var)
         if self.exact:
             noise_var = torch.full_like(y, self.plain.noise_var)
@@ -189,8 +188,8 @@ class _Search:
 
 
 def priors(domain: Domain, warm_start: Hyperparameters | None) -> tuple[LogNormal, LogNormal]:
-    """Priors of lengthscales and noise, around what another study has learned if it is given."""
-    options = slice(domain.dim - len(domain.encoding.categories), None)  # of the encoded columns
+    """Priors of lengthscales and noise; their modes are those of ``warm_start`` if given."""
+    options = slice(domain.dim - len(domain.encoding.categories), None)  # the last encoded columns
     if warm_start is None:
         columns = len(domain.encoding.width)
         # The mode of BoTorch's prior, LogNormal(sqrt(2) + log(columns) / 2, sqrt(3)).

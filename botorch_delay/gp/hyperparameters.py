@@ -1,7 +1,7 @@
 """Hyperparameters by maximum a posteriori: lengthscales of a Matern 5/2 kernel, mean and noise.
 
 The optimum is that of BoTorch's ``fit_gpytorch_mll`` with the same priors, in a tenth of the time:
-the gradient is in closed form, and the search is in logarithms, from several starts.
+gradients are in closed form. The search is over logarithms, from several starts.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from torch import Tensor
 
 from botorch_delay.domains.devices import one_blas_thread
 
-# Lengthscales stay above BoTorch's bound and where they still make a difference, in sides.
+# Bounds of lengthscales, in sides of the box: BoTorch's own, and one above which nothing changes.
 LENGTHSCALES = (2.5e-2, 1e4)
-LARGEST_NOISE = 1e2
-# From this many answers on optima are compared by the density of the logarithms, for which peaks at
-# a noise of 1e-7 and of 1 are equally wide. The density of the values themselves trusts a few exact
-# answers sooner, but takes noise as large as the signal for a function that varies as fast.
+LARGEST_NOISE = 1e2  # upper bound of a learned noise variance, of standardised values
+# From this many answers on, optima are compared by the density of the hyperparameters' logarithms,
+# in which peaks at a noise of 1e-7 and of 1 are equally wide. The density of the hyperparameters
+# themselves trusts a few exact answers sooner, but mistakes large noise for a rough function.
 ENOUGH_ANSWERS = 100
 
 
 @dataclass(frozen=True)
 class LogNormal:
-    """A log-normal prior: means (per column) and deviation (of each or all) of the logarithm."""
+    """A log-normal prior: mean of the logarithm per column, and deviation (one or per column)."""
 
     loc: np.ndarray
     scale: float | np.ndarray
@@ -42,17 +42,17 @@ class LogNormal:
         return np.exp(self.loc - self.scale**2)
 
     def loss(self, log: np.ndarray) -> tuple[float, np.ndarray]:
-        """Negative log density, up to a constant, and its slope, as functions of the logarithm."""
+        """Negative log density, up to a constant, and its slope in the logarithm."""
         away = (log - self.loc) / self.scale
         return float((0.5 * away**2 + log).sum()), away / self.scale + 1.0
 
 
 @dataclass(frozen=True)
 class Fit:
-    """An optimum."""
+    """An optimum of :class:`Objective`."""
 
     lengthscale: np.ndarray  # one per column
-    noise_var: float | None  # None if all are known
+    noise_var: float | None  # None if all noise is known
     mean: float
     loss: float  # negative log posterior density, up to a constant
     left_out: np.ndarray  # log density of each value given all others, up to a constant, ``n``
@@ -61,11 +61,11 @@ class Fit:
 class Objective:
     """Negative log posterior density of the hyperparameters' logarithms.
 
-    Points are ``n x d``, values and known noise variances ``n``; if these are None one is learned
-    for all, with the prior ``noise``. The constant ``mean`` is the best one given the others, at
-    the last point of evaluation, as :meth:`left_out` is. The last columns are those of categories,
-    one for each option, of which a row has a 1 in one, or in none if its value is not an option;
-    ``options`` counts those of each category.
+    Points are ``n x d``, values and ``known`` noise variances ``n``; if ``known`` is None, one
+    noise variance is learned for all, with the prior ``noise``. ``mean`` is the best constant prior
+    mean given the other hyperparameters; it and :meth:`left_out` refer to the last evaluation. The
+    last columns are one-hot encoded categories, ``options[i]`` columns for the i-th; a row has only
+    zeros there if its value is not an option.
     """
 
     def __init__(
@@ -79,15 +79,15 @@ class Objective:
     ) -> None:
         self._priors, self.mean = (lengthscale, noise), 0.0
         self.count, self.columns = X.shape
-        # In torch, since NumPy's threads cannot be limited for one thread alone.
+        # In torch, since NumPy's threads cannot be limited for the calling thread alone.
         points, values = torch.from_numpy(X), torch.from_numpy(y)
         self._known = None if known is None else torch.from_numpy(known)
         self._sides = torch.stack([values, torch.ones_like(values)], dim=1)
         plain = self.columns - sum(options)
         numbers = points[:, :plain].mT
         self._squares = (numbers[:, :, None] - numbers[:, None, :]).square().flatten(1)
-        # Of each category: its columns, the option of each row and whether it has one, and which
-        # rows differ. The squares of all its columns would take as many times as long.
+        # Per category: its columns, each row's option, whether the row has one, and which rows
+        # differ. Squared differences per column would multiply the time by the number of options.
         self._categories: list[tuple[slice, Tensor, Tensor, Tensor]] = []
         for count in options:
             columns = slice(plain, plain := plain + count)
@@ -121,7 +121,7 @@ class Objective:
         self._weights = alpha, inverse.diagonal().clone()
         outer = inverse.addr_(alpha, alpha, alpha=-1.0).mul_(0.5)
         trace = float(outer.diagonal().sum())
-        pull = outer.mul_(distance.add_(1.0)).mul_(decay).mT  # symmetric: as it lies in memory
+        pull = outer.mul_(distance.add_(1.0)).mul_(decay).mT  # symmetric, contiguous as .mT
         slope = np.empty_like(theta)
         slope[: len(self._squares)] = (self._squares @ pull.reshape(-1)).numpy()
         for columns, option, has, differs in self._categories:
@@ -151,10 +151,10 @@ def fit(
     least_noise: float,
     max_iterations: int,
 ) -> Fit | None:
-    """The best optimum of searches from some starts; None if all fail.
+    """The best optimum of L-BFGS-B searches from several starts; None if all fail.
 
-    Starts are logarithms of lengthscales and, if it is learned, of the noise variance, which stays
-    at or above ``least_noise``. Each search takes at most ``max_iterations``.
+    A start has the logarithms of the lengthscales and, if noise is learned, of the noise variance,
+    which stays at or above ``least_noise``. Each search takes at most ``max_iterations``.
     """
     best: Fit | None = None
     d = objective.columns
@@ -175,7 +175,7 @@ def fit(
         if not np.isfinite(found.fun) or (best is not None and loss >= best.loss):
             continue
         noise = float(np.exp(found.x[d])) if len(start) > d else None
-        objective(found.x)  # the search may have ended with another point
+        objective(found.x)  # for mean and left_out: the last point evaluated may be another
         scales = np.exp(found.x[:d])
         best = Fit(scales, noise, objective.mean, loss, objective.left_out())
     return best

@@ -1,9 +1,9 @@
 """Kernel values to full precision, and kernels as plain records.
 
-GPyTorch computes distances through a matrix product, whose rounding error is about
-``eps * ||x||^2``. Its square root, 1e-8 in double, is the distance that a Matern kernel sees
-between a point and itself, and it is larger than small noise variances. So the kernels that the
-library knows are evaluated from coordinate differences; all others by GPyTorch.
+GPyTorch computes squared distances by a matrix product, whose rounding error is about
+``eps * ||x||^2``. The square root of this, 1e-8 in double, is the distance that a Matern kernel
+sees between a point and itself, and it is larger than small noise variances. So common kernels are
+evaluated from coordinate differences here (``_forward``), and all others by GPyTorch.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from torch.nn.modules.dropout import _DropoutNd
 from botorch_delay import validation
 from botorch_delay.exceptions import InputError, InputTypeError, StorageError
 
-# Elements of one chunk of a covariance: on CUDA, 32 MiB in double; on a CPU, whose cache it should
-# fit, 2 MiB.
+# Elements of one chunk of a covariance: on CUDA 32 MiB in double, on a CPU 2 MiB, which fits its
+# cache.
 CHUNK_ELEMENTS = 2**22
 CACHE_ELEMENTS = 2**18
-MOST_DIFFERENCES = 2**26  # on CUDA, of all coordinates at once: 512 MiB in double
-# Layers of networks that kernels may learn features with.
+MOST_DIFFERENCES = 2**26  # on CUDA, coordinate differences in memory: 512 MiB in double
+# Layers, in kernels with a feature network, whose output varies between calls in training mode.
 _RANDOM_IN_TRAINING = (_DropoutNd, _NormBase)
 
 
 def rows_per_chunk(columns: int, like: Tensor) -> int:
-    """How many rows of this many columns to work on at a time, on the device of ``like``."""
+    """How many rows of this many columns to compute at a time on the device of ``like``."""
     elements = CHUNK_ELEMENTS if like.is_cuda else CACHE_ELEMENTS
     return max(elements // max(columns, 1), 1)
 
@@ -65,11 +65,11 @@ def covariance(covar_module: Kernel, X1: Tensor, X2: Tensor) -> Tensor:
 def covariance_with_pull(
     covar_module: MaternKernel, X1: Tensor, X2: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Kernel values k, and g with ``dk(x, y)/dy = g(x, y) (x - y) / lengthscale^2``; nu is 5/2."""
+    """For nu = 5/2: kernel values k, and g with ``dk(x, y)/dy = g (x - y) / lengthscale^2``."""
     scaled = _distance(covar_module, X1, X2, math.sqrt(5.0))
     decay = torch.exp(-scaled)
     pull = (1.0 + scaled).mul_(decay)
-    # In place, since memory traffic takes the time.
+    # In place, since most of the time is memory traffic.
     values = scaled.square_().div_(3.0).mul_(decay).add_(pull)
     return values, pull.mul_(5.0 / 3.0)
 
@@ -77,7 +77,7 @@ def covariance_with_pull(
 def prior_variance(covar_module: Kernel, X: Tensor) -> Tensor:
     """``k(x, x)`` for every row: ``batch_shape x n x d`` to ``batch_shape x n``."""
     kind = type(covar_module)
-    # Without a batch; ``batch_shape``, which looks for parts of the kernel, takes longer.
+    # Two dimensions mean no batch; ``batch_shape`` would take longer, as it looks for sub-kernels.
     if kind in (RBFKernel, MaternKernel) and covar_module.raw_lengthscale.dim() == 2:
         return X.new_ones(X.shape[:-1])
     if kind is ScaleKernel and not covar_module.batch_shape:
@@ -108,7 +108,7 @@ def check_kernel(covar_module: Any, like: Tensor) -> Kernel:
             )
     try:
         with torch.no_grad():
-            # On all points: some kernels overflow far out. GPyTorch checks the columns here.
+            # All points: some kernels overflow far out. GPyTorch checks the column count here.
             prior = covar_module(like, diag=True)
             values = covariance(covar_module, like[:1], like[:1])
             kinds = {prior.dtype, values.dtype}
@@ -143,8 +143,8 @@ def check_kernel(covar_module: Any, like: Tensor) -> Kernel:
 def check_prior(
     covar_module: Any, mean_module: Mean | None, X: Tensor, transform: InputTransform | None
 ) -> None:
-    """Check that a kernel and a mean, None for defaults, take points after a transform."""
-    # Copies are evaluated, as BoTorch will: in the dtype of the points, and not as in training.
+    """Check that a kernel and a mean (None: a default) accept the points after a transform."""
+    # Copies are evaluated as BoTorch will: in the dtype of the points, and in evaluation mode.
     if covar_module is None and mean_module is None:
         return
     if transform is not None:
@@ -168,7 +168,7 @@ def check_prior(
 
 
 def _forward(kernel: Any, X1: Tensor, X2: Tensor) -> Tensor:
-    """Kernel values on columns that are selected already, as in ``Kernel.forward``."""
+    """Kernel values, as from ``Kernel.forward``: ``active_dims`` are selected already."""
     kind = None if kernel.batch_shape else type(kernel)
     if kind is RBFKernel:
         return _distance(kernel, X1, X2).square().mul_(-0.5).exp_()
@@ -183,38 +183,38 @@ def _forward(kernel: Any, X1: Tensor, X2: Tensor) -> Tensor:
         return polynomial.mul_(decay)
     if kind is LinearKernel:
         return (X1 * kernel.variance) @ X2.mT
-    if kind is ScaleKernel:  # it takes over active_dims of its base: the columns are selected
+    if kind is ScaleKernel:  # it has the active_dims of its base: already selected
         return kernel.outputscale * _forward(kernel.base_kernel, X1, X2)
     if kind is AdditiveKernel:
         return reduce(torch.add, (covariance(part, X1, X2) for part in kernel.kernels))
     if kind is ProductKernel:
         return reduce(torch.mul, (covariance(part, X1, X2) for part in kernel.kernels))
     n, m = X1.shape[-2], X2.shape[-2]
-    if not n or not m:  # which not every kernel takes
+    if not n or not m:  # not every kernel accepts empty inputs
         batch = torch.broadcast_shapes(kernel.batch_shape, X1.shape[:-2], X2.shape[:-2])
         return X1.new_zeros(*batch, n, m)
-    # Callers work in place, and the kernel may keep what it returns.
+    # A copy: callers work in place, and the kernel may keep what it returns.
     return to_dense(kernel.forward(X1, X2)).clone()
 
 
 def _distance(kernel: Kernel, X1: Tensor, X2: Tensor, factor: float = 1.0) -> Tensor:
-    """A multiple of the distance in lengthscales, from differences of coordinates."""
+    """``factor`` times the distance in units of lengthscales, from coordinate differences."""
     per_unit = factor / kernel.lengthscale
     X1, X2 = X1 * per_unit, X2 * per_unit
     if not X1.is_cuda:
         return torch.cdist(X1, X2, compute_mode="donot_use_mm_for_euclid_dist")
-    # There cdist starts a block of threads for every pair, which takes up to 40 times as long as
-    # these differences.
+    # On CUDA cdist starts a block of threads for every pair, which takes up to 40 times as long as
+    # the differences below.
     batch = torch.broadcast_shapes(X1.shape[:-2], X2.shape[:-2])
     if math.prod(batch) * X1.shape[-2] * X2.shape[-2] * X1.shape[-1] <= MOST_DIFFERENCES:
         return (X1.unsqueeze(-2) - X2.unsqueeze(-3)).norm(dim=-1)
     squares = X1.new_zeros(())
     for first, second in zip(X1.unbind(-1), X2.unbind(-1), strict=True):
         squares = squares + (first.unsqueeze(-1) - second.unsqueeze(-2)).square()
-    return squares.clamp_min(torch.finfo(squares.dtype).tiny).sqrt()  # with a slope at 0
+    return squares.clamp_min(torch.finfo(squares.dtype).tiny).sqrt()  # a finite slope at 0
 
 
-# The kernels that a file may name; nothing else in a record is looked up, imported or executed.
+# The kernels that a stored record may name; nothing else in it is looked up, imported or executed.
 _KERNELS: dict[str, type[Kernel]] = {
     kernel.__name__: kernel
     for kernel in (
@@ -283,7 +283,7 @@ def _value(parameter: Tensor, constraint: Interval | None) -> Tensor:
 
 
 def _own_parameters(kernel: Kernel) -> list[tuple[str, Tensor, Interval]]:
-    """A kernel's own parameters, without those of its parts, and their constraints."""
+    """A kernel's own parameters and their constraints, without those of its sub-kernels."""
     return [each for each in kernel.named_parameters_and_constraints() if "." not in each[0]]
 
 

@@ -1,8 +1,7 @@
-"""Posterior deviations that count how uncertain learned hyperparameters are.
+"""Posterior deviations that include the uncertainty of learned hyperparameters.
 
-A few noisy answers are explained by no noise at all as well as by much of it, and the best
-explanation alone, whose deviations can be a thousand times too small, would promise what the
-answers do not show.
+A few noisy answers may fit a model without noise as well as one with much. Deviations under the
+best fit alone can be a thousand times too small: intervals would claim more than the answers show.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from botorch_delay.gp.posterior import Moments
 from botorch_delay.gp.surrogate import Hyperparameters, Surrogate
 from botorch_delay.history.answers import Answers
 
-# The average is over these noise variances of standardised values, where noise is learned, and over
-# lengthscales that are this many times as long as the fitted ones.
+# The grid of the average: noise variances of standardised values (where noise is learned), and
+# factors by which all fitted lengthscales are multiplied.
 NOISES = np.geomspace(1e-7, 3.0, 12)
 FACTORS = np.geomspace(0.35, 1.0 / 0.35, 5)
 CHUNK = 4096  # points at a time, to bound memory
@@ -41,10 +40,11 @@ def marginal_deviation(
 ) -> Tensor:
     """Root mean square distance of f from the posterior mean, at ``X`` (``n x d``): ``n``.
 
-    The mean is over the GP and over noise and lengthscales, weighted by the posterior density of
-    their logarithms, where without ``warm_start`` no noise is more likely beforehand than another.
-    ``posterior`` has the moments at X, in the result's units, which is nowhere below its deviation.
-    O(m^3) for m answers, times 5, or 60 if the noise of some is known, which stays as it is.
+    The mean square is over the GP and over a grid of noises and lengthscales, weighted by the
+    posterior density of their logarithms; without ``warm_start`` the prior of the log noise is
+    flat. ``posterior`` has the moments at X in the result's units; no result is below its
+    deviation. Known noise stays as it is. The cost is O(m^3) for m answers, times 5, or times 60 if
+    the noise of some answers is known and that of others is not.
     """
     kernel = copy.deepcopy(surrogate.covar_module).cpu().double()
     scales = kernel.lengthscale.flatten().numpy()
@@ -62,14 +62,14 @@ def marginal_deviation(
         Z = points / factor
         K = covariance(kernel, Z, Z) + own.diag()
         away = (np.log(factor * scales) - scale_prior.loc) / scale_prior.scale
-        # If all noise is the same one decomposition serves for all of its values.
+        # If all answers share one unknown noise, one eigendecomposition serves all its levels.
         for levels in [noises] if same else noises.split(1):
             eigenvalues, basis = torch.linalg.eigh(K if same else K + (levels * unknown).diag())
             shift = same * levels.unsqueeze(1)
             precision = 1.0 / (eigenvalues.clamp_min(1e-12) + shift)  # levels x m
             values, ones = basis.mT @ y, basis.sum(dim=0)
             unit = (precision * ones.square()).sum(dim=1, keepdim=True)
-            mean = (precision * values * ones).sum(dim=1, keepdim=True) / unit  # estimated as well
+            mean = (precision * values * ones).sum(dim=1, keepdim=True) / unit  # GLS prior mean
             rest = values - mean * ones
             loss = 0.5 * (precision * rest.square() - precision.log()).sum(dim=1)
             loss += 0.5 * float(away @ away)

@@ -27,17 +27,17 @@ from botorch_delay.domains.devices import sent, sent_rows
 from botorch_delay.gp.factor import Factor, factorize, warn_lost_accuracy
 from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
 
-BLOCK = 64  # rows of a factor that are computed at once
+BLOCK = 64  # rows of the factor that are computed, and taken over, together
 
 
 def shared_prefix(first: Sequence[Any], second: Sequence[Any]) -> int:
-    """With how many equal entries two sequences begin."""
+    """The number of equal entries at the start of two sequences."""
     different = compress(count(), map(ne, first, second))
     return next(different, min(len(first), len(second)))
 
 
 def unchanged(X: Tensor) -> Tensor:
-    """The same points: a named function, so that optimizers can be pickled."""
+    """The identity, as a named function so that optimizers can be pickled."""
     return X
 
 
@@ -46,10 +46,10 @@ class Data:
     """Mean answers, one row per distinct point."""
 
     X: Tensor  # ``m x d``
-    y: Tensor  # mean answer of each point, ``m``, weighted by precision
-    noise_var: Tensor  # variance of that mean under the surrogate, ``m``
-    # Sum of the squared weights of a point's answers in its mean, ``m``: 1 / n_i for n_i answers
-    # of equal noise.
+    y: Tensor  # mean of each point's answers, weighted by precision, ``m``
+    noise_var: Tensor  # noise variance of that mean under the surrogate, ``m``
+    # Sum of the squared weights that a point's answers have in their mean, ``m``: 1 / n_i for n_i
+    # answers of equal noise.
     spread: Tensor
 
     @classmethod
@@ -59,8 +59,8 @@ class Data:
 
     @classmethod
     def averaged(cls, X: Tensor, y: Tensor, noise_var: Tensor, group: Tensor) -> Data:
-        """Answers (``n`` rows, on the CPU) with the same entry in ``group`` averaged."""
-        # On the CPU sums are added in a fixed order.
+        """Averages of the answers (``n`` rows, on the CPU) that share an entry of ``group``."""
+        # On the CPU ``index_add`` adds in a fixed order.
         found = np.unique(group.numpy(), return_index=True, return_inverse=True)
         _, first, inverse = map(torch.from_numpy, found)
         zeros = y.new_zeros(len(first))
@@ -77,14 +77,14 @@ class Data:
         return len(self.y)
 
     def at(self, rows: Tensor) -> Data:
-        """Some of the points: a LongTensor."""
+        """The data of some points, given by a LongTensor of rows."""
         return Data(self.X[rows], self.y[rows], self.noise_var[rows], self.spread[rows])
 
     def to(self, like: Tensor, inputs: Callable[[Tensor], Tensor]) -> Data:
-        """The same data on the device of a tensor, with points mapped to ``inputs``."""
+        """The same data on the device of ``like``, with points mapped by ``inputs``."""
         rows = sent(torch.stack([self.y, self.noise_var, self.spread]), like)
         found = Data(inputs(sent(self.X, like)), *rows)
-        vars(found)["spread_ratio"] = self.spread_ratio  # not to be read from a device
+        vars(found)["spread_ratio"] = self.spread_ratio  # from the CPU: no device is waited for
         return found
 
     @cached_property
@@ -99,14 +99,14 @@ class Moments:
 
     mean: Tensor  # mu
     variance: Tensor  # sigma^2, never negative
-    # Norm of the weights of single answers, by which independent noise of scale 1 enters the mean;
-    # 0 unless weights were asked for.
+    # Euclidean norm of the weights of all single answers in the mean: the scale of the mean's noise
+    # if each answer has independent noise of scale 1; 0 unless computed with ``weights``.
     noise_norm: Tensor
-    # z'Dz, so that ``variance - penalty`` bounds the squared bias per unit norm; 0 unless weights
-    # were asked for.
+    # z'Dz: ``variance - penalty`` bounds the squared bias for RKHS norm 1; 0 unless computed with
+    # ``weights``.
     penalty: Tensor
     rounding: Tensor  # bounds the rounding error of ``variance``, and of ``variance - penalty``
-    mean_rounding: Tensor  # bounds that of ``mean``
+    mean_rounding: Tensor  # bounds the rounding error of ``mean``
 
     @property
     def deviation(self) -> Tensor:
@@ -115,12 +115,12 @@ class Moments:
 
     @property
     def deviation_at_most(self) -> Tensor:
-        """Sigma plus its possible rounding error."""
+        """An upper bound on sigma that allows for rounding errors."""
         return (self.variance + self.rounding).sqrt()
 
     @property
     def bias(self) -> Tensor:
-        """The largest bias per unit of RKHS norm, plus its possible rounding error."""
+        """An upper bound on the bias per unit of RKHS norm that allows for rounding errors."""
         return ((self.variance - self.penalty).clamp_min(0.0) + self.rounding).sqrt()
 
     def rescaled(self, offset: float, scale: float) -> Moments:
@@ -139,14 +139,14 @@ class Moments:
 
 
 class Posterior:
-    """The posterior of ``offset + scale * g``, at points that ``inputs`` maps to those of g.
+    """The posterior of ``offset + scale * g``, at points that ``inputs`` maps to the inputs of g.
 
-    The factor ``L L' = K + D`` is computed when it is needed, in blocks of rows. Each follows from
-    those above it in a fixed way: leading blocks are taken over from an earlier posterior
-    ``before`` with the same kernel, and the numbers are those from scratch, to the last bit. Rows
-    are compared by their ``labels``, equal if points and noise are: no device is waited for. If a
-    block is not positive definite, the whole matrix is factorized with raised noise, and nothing is
-    taken over.
+    The factor ``L L' = K + D`` is computed when it is first needed, in blocks of rows. Each block
+    depends only on those above it: leading blocks are taken over from an earlier posterior
+    ``before`` with the same kernel, and are equal, to the last bit, to those computed from scratch.
+    Rows count as equal if their ``labels`` are, which stand for point and noise; comparing these
+    does not wait for a device. If a block is not positive definite, the whole matrix is factorized
+    with raised noise, and its blocks are never taken over.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class Posterior:
         self.data, self.labels = data, labels
         self._kernel, self._inputs = covar_module, inputs
         self._offset, self._scale = offset, scale
-        self._whole_blocks = data.y.new_empty(0, 0)  # the part of the factor that is known
+        self._whole_blocks = data.y.new_empty(0, 0)  # leading blocks of L that are known
         if before is not None:
             same = shared_prefix(labels, before.labels)
             known = min(same, len(before._whole_blocks)) // BLOCK * BLOCK
@@ -173,7 +173,7 @@ class Posterior:
         return len(self.data.y)
 
     def with_values(self, y: Tensor) -> Posterior:
-        """The posterior given other answers, ``m``, with the same noise at the same points."""
+        """The posterior given other mean answers, ``m``, at the same points with the same noise."""
         made = copy.copy(self)
         made.data = replace(self.data, y=y)
         for name in ("_white", "weights"):
@@ -182,10 +182,10 @@ class Posterior:
 
     @torch.no_grad()
     def drawn_answers(self, known: Posterior, generator: torch.Generator) -> Tensor:
-        """Mean answers, ``m``, drawn given those of ``known``, a posterior of some of the points.
+        """Mean answers, ``m``, sampled given those of ``known``, a posterior of some of the points.
 
-        Matheron's rule (Wilson et al. 2020): with s mean answers drawn from the prior and e what
-        they say of the known ones, y, it is ``s + Cov(s, e) Var(e)^-1 (y - e)``.
+        Matheron's rule (Wilson et al. 2020): with s a prior sample of all mean answers, and e what
+        it implies for the known ones, y, the result is ``s + Cov(s, e) Var(e)^-1 (y - e)``.
         """
         X, noise = self.data.X, self.data.noise_var
         drawn = sent(torch.randn(2, len(self), generator=generator, dtype=torch.double), X)
@@ -195,7 +195,7 @@ class Posterior:
         rows = sent_rows([row for row, label in enumerate(self.labels) if label not in same], X)
         factor = self.factor
         sample = factor.times(drawn[0])
-        # A known average is the average of all answers at its point plus noise of its own.
+        # An average of some answers at a point is that of all of them plus independent noise.
         more = (known.data.noise_var - noise[at]).clamp_min(0.0).sqrt()
         missed = known.data.y - sample[at] - more * drawn[1, : len(known)]
         weights = known.factor.weights(missed)
@@ -207,7 +207,7 @@ class Posterior:
     @cached_property
     @torch.no_grad()
     def _factored(self) -> tuple[Factor, Tensor]:
-        """L, and the diagonal of D, raised if rounding makes the matrix indefinite."""
+        """L, and the diagonal of D, which is raised if rounding makes the matrix indefinite."""
         known, whole = len(self._whole_blocks), len(self) // BLOCK * BLOCK
         first, failed = self._whole_blocks.contiguous(), []
         if known < whole:
@@ -219,7 +219,7 @@ class Posterior:
                 first[start : start + BLOCK, start : start + BLOCK] = corner
                 failed.append(info)
         left, corner, info = self._rows(first)
-        # Checked once, since each check waits for a device; what follows a failure is not used.
+        # Checked once, since each check waits for a device; what follows a failure is discarded.
         if not bool(torch.stack([*failed, info]).any()):
             self._whole_blocks = first
             return Factor(first, left, corner), self.data.noise_var
@@ -229,12 +229,12 @@ class Posterior:
 
     @property
     def factor(self) -> Factor:
-        """L."""
+        """The Cholesky factor L of K + D."""
         return self._factored[0]
 
     @property
     def noise_var(self) -> Tensor:
-        """The diagonal of D, ``m``."""
+        """The diagonal of D as L has it, raised if need be, ``m``."""
         return self._factored[1]
 
     @cached_property
@@ -244,7 +244,7 @@ class Posterior:
 
     @cached_property
     def weights(self) -> Tensor:
-        """``(K + D)^-1 y``, by which the mean weighs covariances with the data: ``m``."""
+        """``(K + D)^-1 y``, the weights in the mean of the covariances with the data, ``m``."""
         return self.factor.solve_transposed(self._white).squeeze(-1)
 
     def mean(self, X: Tensor) -> Tensor:
@@ -259,14 +259,14 @@ class Posterior:
         V = self.factor.solve(covariance(self._kernel, self.data.X, inputs))
         joint = self._scale**2 * (covariance(self._kernel, inputs, inputs) - V.mT @ V)
         values, vectors = torch.linalg.eigh(joint)
-        # The symmetric root, which is unique.
+        # The symmetric root is unique, whatever signs the eigenvectors have.
         root = vectors * values.clamp_min(0.0).sqrt() @ vectors.mT
         normal = torch.randn(count, len(X), generator=generator, dtype=torch.double)
         return self.mean(X) + normal.to(root) @ root
 
     def variance(self, X: Tensor) -> Tensor:
         """Sigma^2 at ``n x d`` points, ``n``; differentiable, and cheaper than :meth:`at`."""
-        _ = self._rounding  # warns if the noise is lost in it
+        _ = self._rounding  # warns if the noise is within rounding
         with torch.set_grad_enabled(torch.is_grad_enabled() and X.requires_grad):
             inputs = self._inputs(X)
             chunks = inputs.split(rows_per_chunk(len(self), inputs))
@@ -275,16 +275,16 @@ class Posterior:
     def at(self, X: Tensor, *, weights: bool = False) -> Moments:
         """The posterior at ``n x d`` points, differentiable in ``X`` if it requires gradients.
 
-        It costs ``O(n m^2)``, twice as much with ``weights``, which ``noise_norm`` and ``penalty``
-        need. The result has 6 n numbers, 48 MB for 1,000,000 points in double; memory beyond it and
-        the factor is bounded (``rows_per_chunk``).
+        It costs ``O(n m^2)``, and twice that with ``weights``, needed for ``noise_norm`` and
+        ``penalty``. The result has 6 n numbers, 48 MB for 1,000,000 points in double; memory beyond
+        it and the factor is bounded (``rows_per_chunk``).
         """
         with torch.set_grad_enabled(torch.is_grad_enabled() and X.requires_grad):
             inputs = self._inputs(X)
             size = rows_per_chunk(len(self), inputs)
             if len(inputs) <= size:
                 return Moments(*self._moments(inputs, weights)).rescaled(self._offset, self._scale)
-            # One result to write into: small pieces between large ones would fragment memory.
+            # Written into one tensor: keeping small ones between large ones fragments memory.
             whole = inputs.new_empty(6, len(inputs))
             for start in range(0, len(inputs), size):
                 part = slice(start, start + size)
@@ -292,12 +292,12 @@ class Posterior:
             return Moments(*whole).rescaled(self._offset, self._scale)
 
     def _moments(self, X: Tensor, weights: bool) -> tuple[Tensor, ...]:
-        """The fields of the moments of g at the kernel's inputs."""
+        """The fields of :class:`Moments` for g, at inputs of g."""
         noise, (relative, backward) = self.noise_var, self._rounding
         V, prior, variance = self._variance(X)
         mean = (V * self._white).sum(dim=0)
         noise_norm = penalty = torch.zeros_like(mean)
-        # ||z||^2 <= sigma^2 / min D, and exactly if the weights are computed.
+        # A bound, ||z||^2 <= sigma^2 / min D; below, the norm itself if the weights are computed.
         z_norm = ((variance + relative * prior) / noise.min()).sqrt() if len(self) else noise_norm
         if weights:
             z2 = self.factor.solve_transposed(V).square()
@@ -308,14 +308,14 @@ class Posterior:
         return mean, variance, noise_norm, penalty, relative * prior, mean_rounding
 
     def _variance(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """``L^-1 k_X(x)``, k(x, x), and the variance of g at the kernel's inputs."""
+        """``L^-1 k_X(x)``, ``k(x, x)``, and the variance of g, at inputs of g."""
         prior = prior_variance(self._kernel, X)
         V = self.factor.solve(covariance(self._kernel, self.data.X, X))
         return V, prior, (prior - V.square().sum(dim=0)).clamp_min(0.0)
 
     @cached_property
     def _rounding(self) -> tuple[float, float]:
-        """Relative rounding error of k, and norm of E if L is the factor of K + D + E.
+        """Rounding error of variances as a share of k(x, x), and norm of E if L L' = K + D + E.
 
         Both are of order m eps; the second is the first times the largest k(x, x) of the data.
         """
@@ -334,7 +334,7 @@ class Posterior:
         return relative, relative * largest
 
     def _rows(self, above: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The block of L below ``above``: left of its corner, the corner, whether that failed."""
+        """The block of L below ``above``: its left part, its corner, whether the corner failed."""
         start, stop = len(above), min(len(above) + BLOCK, len(self))
         K = covariance(self._kernel, self.data.X[start:stop], self.data.X[:stop])
         left = torch.linalg.solve_triangular(above, K[:, :start].mT, upper=False).mT

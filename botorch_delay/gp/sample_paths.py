@@ -1,8 +1,8 @@
 """Sample paths of a Gaussian process at fixed points, for Thompson sampling.
 
-A path of the posterior is a path of the prior corrected by the answers (Matheron's rule,
-Wilson et al. 2020): f + K(., X) (K + D)^-1 (y - f(X) - noise). The correction is exact; the
-path of the prior is exact up to rounding where its covariance can be factorized.
+A path of the posterior is a path f of the prior corrected by the answers (Matheron's rule,
+Wilson et al. 2020): f + K(., X) (K + D)^-1 (y - f(X) - noise). The correction is exact. So is f,
+up to rounding, for few enough points to factorize their covariance; otherwise it is approximate.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from botorch_delay.domains.devices import Seeded, sent
 from botorch_delay.exceptions import NotSupportedError
 from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
 
-MAX_EXACT_POINTS = 5_000
-MAX_KEPT_ELEMENTS = 2**26
-FEATURES = 1024  # random ones, where paths are approximate
+MAX_EXACT_POINTS = 5_000  # with more, paths are approximate
+MAX_KEPT_ELEMENTS = 2**26  # features of all points are stored up to this size: 512 MiB in double
+FEATURES = 1024  # random Fourier features of an approximate path
 
 
 class PriorPaths:
     """Sample paths of a zero-mean Gaussian process at fixed points, ``n x d``.
 
-    They are ``exact``, from a factorization, or approximate, from random Fourier features, with a
-    :class:`NotSupportedError` if BoTorch has none for the kernel.
+    They are ``exact``, from a factorization of the covariance, or approximate, from random Fourier
+    features; then a kernel without these in BoTorch raises :class:`NotSupportedError`.
     """
 
     def __init__(self, covar_module: Kernel, points: Tensor, seed: int, *, exact: bool) -> None:
         self.exact, self._points = exact, points
-        # A root of the covariance, or features at the points unless these are too large.
+        # A root of the covariance, or the features of all points if they are small enough to store.
         self._matrix: Tensor | None = None
         with torch.no_grad():
             if exact:
@@ -64,7 +64,7 @@ class PriorPaths:
         return lambda X: self._features(X) @ weights
 
     def draw(self, generator: torch.Generator) -> Tensor:
-        """One path, its values at all points: ``n``."""
+        """The values of one path at all points, ``n``."""
         with torch.no_grad():
             weights = self._weights(generator)
             if self._matrix is not None:
@@ -81,8 +81,8 @@ class PriorPaths:
 def _square_root(covar_module: Kernel, points: Tensor) -> Tensor:
     """A root of the covariance of ``points``: ``n x r``, with r its numerical rank.
 
-    Smooth kernels on many points are singular up to rounding; a pivoted Cholesky factorization
-    stops there, with an error of rounding size, and makes every path cheaper.
+    Covariances of smooth kernels at many points are singular up to rounding. A pivoted Cholesky
+    factorization stops at that rank, with an error of rounding size; each path is cheaper then.
     """
     K = covariance(covar_module, points, points)
     n = len(points)

@@ -1,12 +1,12 @@
-"""Very many points: which of them a learned posterior uses, and the mean at all of them.
+"""Very many points: choosing those that a learned posterior uses, and the mean at all of them.
 
-Exact posteriors of n points cost ``O(n^2)`` per ask. An ask needs the mean where it is large, for
-which the best points and those around them suffice, and roughly everywhere else, for which points
-far from each other do. Local subsets after Gramacy and Apley (2015), spread points by
-farthest-point traversal (Gonzalez 1985).
+An exact posterior given n points costs ``O(n^2)`` per ask. An ask needs an accurate mean only where
+the mean is large, for which the best points and their neighbours suffice; elsewhere a rough one
+will do, for which points far from each other suffice. Neighbours follow the local subsets of
+Gramacy and Apley (2015); spread points come from farthest-point traversal (Gonzalez 1985).
 
-The largest noisy answers are the luckiest ones. So the best points are chosen by means that use
-all answers, under a sparse approximation (FITC, Snelson and Ghahramani 2006).
+The largest noisy answers are partly lucky. So the best points are chosen by a posterior mean that
+uses all answers, under a sparse approximation (FITC, Snelson and Ghahramani 2006).
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from botorch_delay.gp.factor import factorize
 from botorch_delay.gp.kernels import covariance, prior_variance
 from botorch_delay.gp.posterior import Data
 
-MOST_POINTS = 512  # of up to this many points a posterior uses all
-JITTER = 1e-6  # of the variance, for points that are equal up to rounding
-CENTRES = 8  # of the best points, around which the nearest ones are kept
+MOST_POINTS = 512  # of more points, a posterior uses this many
+JITTER = 1e-6  # as a share of the prior variance: some points may be equal up to rounding
+CENTRES = 8  # best points whose nearest neighbours are kept
 
 
 @torch.no_grad()
 def means_of_all(kernel: Kernel, data: Data) -> Tensor:
     """The posterior mean at every point of ``data``, ``m``, given all its answers.
 
-    Points are correlated through ``MOST_POINTS`` of them only; the rest of the variance is taken
-    as independent. It is exact for up to that many points, and at answers without noise. Units are
-    those of the data; the cost is ``O(m)``.
+    Points are correlated through ``MOST_POINTS`` inducing points only; the variance that these
+    leave is taken as independent. The mean is exact for up to that many points, and at answers
+    without noise. Units are those of the data; the cost is ``O(m)``.
     """
     rows = representative(data.X / kernel.lengthscale, data.y)
     cross = covariance(kernel, data.X[rows], data.X)
@@ -44,11 +44,11 @@ def means_of_all(kernel: Kernel, data: Data) -> Tensor:
 
 
 def representative(X: Tensor, y: Tensor, n: int = MOST_POINTS) -> Tensor:
-    """The rows that a posterior uses, increasing: a LongTensor of at most ``n``.
+    """The rows of the points that a posterior uses, increasing: a LongTensor of at most ``n``.
 
-    A third have the largest values, a third are nearest to the best of these, and the rest are each
-    as far as possible from those before. ``X`` (``m x d``) are distinct points in units of the
-    lengthscales, ``y`` (``m``) their values, to be maximised.
+    A third of them have the largest values, a third are nearest to the ``CENTRES`` best ones, and
+    each other one is as far as possible from all chosen before. ``X`` (``m x d``) are distinct
+    points in units of the lengthscales, ``y`` (``m``) their values, to be maximised.
     """
     if len(X) <= n:
         return torch.arange(len(X), device=X.device)

@@ -1,4 +1,4 @@
-"""The Gaussian process model of an optimizer: given, or learned from the answers."""
+"""The Gaussian process model of an optimizer, given by the user or learned from the answers."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from botorch_delay.gp.warping import WARPINGS, Warping
 from botorch_delay.history.answers import Answers
 
 MIN_ANSWERS_TO_FIT = 3  # with fewer answers the priors' modes are used
-# With more answers a fit is to a random subset, and samples of a box have fewer points, so that an
-# ask does not take longer and longer.
+# With more answers, fits use a random subset of this size, and samples of a box have fewer points,
+# so that asks do not get ever slower.
 MANY_ANSWERS = 300
 
 
 def exact_noise(like: Tensor) -> float:
-    """The noise variance of exact evaluations, as a share of the prior variance.
+    """The noise variance assumed for exact evaluations, as a share of the prior variance.
 
     It is a jitter, as large as BoTorch's least noise variance of standardised values.
     """
@@ -36,16 +36,16 @@ def exact_noise(like: Tensor) -> float:
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """What a study has learned, in units that another study can begin from.
+    """Hyperparameters that a study has learned, in units in which another study can start.
 
-    The other study has log-normal priors of lengthscales and noise with these modes instead of
-    the usual ones, which answers move. Before three answers points are asked at random all the
-    same.
+    They become the modes of the other study's log-normal priors of lengthscales and noise, and its
+    own answers move the fit away from them. Until there are three answers its points are asked at
+    random all the same.
 
     Args:
-        lengthscale: one per column of the encoded inputs, in sides of the domain's bounding box;
-            kept as a tuple.
-        noise_var: in squared standard deviations of the values.
+        lengthscale: one per column of the encoded inputs, as a share of the side of the domain's
+            bounding box; kept as a tuple.
+        noise_var: the noise variance, as a share of the variance of the values.
     """
 
     lengthscale: Sequence[float]
@@ -63,20 +63,20 @@ class Hyperparameters:
 class Learned:
     """A Matern 5/2 kernel and noise, learned from the answers.
 
-    They are fitted by maximum a posteriori, again whenever the answers have grown by a fifth. The
-    values are mapped by a monotone warping first, which is fitted as well. For the warping and the
-    scale of the values, answers whose inputs differ by about a tenth of a side count as one. Means
-    and ends of intervals that users see are mapped back, as quantiles.
+    They are fitted by maximum a posteriori, anew whenever the number of answers has grown by a
+    fifth, to values mapped by a monotone warping, which is fitted as well. For the warping and the
+    scale of the values, answers whose inputs differ by less than about a tenth of a side count as
+    one. Means and interval ends that users see are mapped back, as quantiles are.
 
     Args:
-        warm_start: what another study has learned, ``other.hyperparameters``, to begin with; None
-            for the mode of BoTorch's prior of lengthscales, and a prior of noise that reaches from
+        warm_start: another study's ``hyperparameters``, used as modes of the priors. By default the
+            mode of lengthscales is that of BoTorch's prior, and the prior of noise reaches from
             exact evaluations to noise as large as the values.
         warp: "half-rank" for values that may span decades: below the median only ranks count, and
-            near the best a logarithm tells values apart (Song et al. 2024). Where evaluations seem
-            exact its base is the one, of four, that predicts the better half best.
-            "yeo-johnson" for that power transform; "none" for values as they are. Bounds in units
-            of the values (``RKHSConfidence``) are computed from values as they are.
+            near the best a logarithm tells values apart (Song et al. 2024). If evaluations seem
+            exact, the base of the logarithm is the one, of four, that predicts the better half
+            best. "yeo-johnson" for that power transform; "none" for values as they are. Bounds in
+            units of the values (``RKHSConfidence``) are always computed from unwarped values.
     """
 
     warm_start: Hyperparameters | None = None
@@ -90,7 +90,7 @@ class Learned:
         validation.instance(self.warm_start, Hyperparameters | None, "warm_start", expected)
 
     def check(self, domain: Domain) -> None:
-        """Raise :class:`InputError` if a study of a domain can't begin with these lengthscales."""
+        """Raise :class:`InputError` if ``warm_start`` is not for the domain's encoded columns."""
         columns = len(domain.encoding.width)
         if self.warm_start is not None and len(self.warm_start.lengthscale) != columns:
             raise InputError(
@@ -103,23 +103,23 @@ class Learned:
 class Surrogate:
     """A zero-mean Gaussian process g with w(f(x)) = offset + scale * g(inputs(x)).
 
-    If the kernel is learned, w is a monotone warping, and inside the package "values" then means
-    warped ones. Else w and the inputs are identities.
+    If the kernel is learned, w is a monotone warping, and "values" inside the package means warped
+    values. With a given kernel, w and ``inputs`` are identities.
     """
 
     covar_module: Kernel  # of g
     noise_var: float  # lambda^2, in units of g
-    like: Tensor  # of the points' dtype and device
-    inputs: Encoding = field(default_factory=Encoding)  # maps points to those of g
+    like: Tensor  # has the points' dtype and device
+    inputs: Encoding = field(default_factory=Encoding)  # maps points to the inputs of g
     offset: float = 0.0
     scale: float = 1.0
     learned: bool = False  # whether the hyperparameters come from the answers
-    # Whether offset and scale are known; not with too few answers, or if all are equal.
+    # Whether offset and scale are known: not with too few answers, or if all are equal.
     scaled: bool = True
     warping: Warping = field(default_factory=Warping)
 
     def standardized(self, y: Tensor) -> Surrogate:
-        """This surrogate, with the scale of the values ``y`` (``m``) if it has none yet."""
+        """This surrogate, with offset and scale of the values ``y`` (``m``) if not yet known."""
         if self.scaled or len(y) < MIN_ANSWERS_TO_FIT:
             return self
         offset, scale = standardization(self.warping(y), torch.ones_like(y), y)
@@ -136,9 +136,9 @@ class Surrogate:
         return 0.0 if self.is_exact else self.noise_var**0.5 * self.scale
 
     def data(self, answers: Answers) -> Data:
-        """Answers in units of g; unknown noise is the surrogate's own.
+        """Averaged answers in units of g; unknown noise is the surrogate's own.
 
-        With a learned kernel and very many points, a representative subset.
+        With a learned kernel and very many points, those of a representative subset.
         """
         data, means = self._averaged(answers)
         if means is None:
@@ -146,7 +146,7 @@ class Surrogate:
         return data.at(representative(data.X / self.covar_module.lengthscale, means))
 
     def means_of_many(self, answers: Answers) -> Tensor | None:
-        """The posterior mean given all answers, at the point of each, ``n``, in units of g.
+        """The posterior mean given all answers, at the point of each answer, ``n``, in units of g.
 
         None if :meth:`data` keeps all points.
         """
@@ -157,7 +157,7 @@ class Surrogate:
         return means.cpu()[row]
 
     def _averaged(self, answers: Answers) -> tuple[Data, Tensor | None]:
-        """The answers, and the posterior mean at each of their points if these are very many."""
+        """Averaged answers and, if their points are very many, the posterior mean at each point."""
         y, known = self.in_own_units(answers.y, answers.noise_var)
         noise = torch.where(known.isnan(), self.noise_var, known)
         data = Data.averaged(answers.X, y, noise, answers.group).to(self.like, self.inputs)
@@ -166,13 +166,13 @@ class Surrogate:
 
     def in_own_units(self, y: Tensor, noise_var: Tensor) -> tuple[Tensor, Tensor]:
         """Answers and their noise variances in units of g, ``m`` each; NaN noise stays NaN."""
-        # In units of tiny values it may overflow, in those of huge ones vanish.
+        # Clamped, since in these units noise may overflow (tiny values) or vanish (huge ones).
         noise = noise_var.to(y) * self.warping.slope(y).square() / self.scale / self.scale
         most = validation.largest_value(self.like)
         return (self.warping(y) - self.offset) / self.scale, noise.clamp(1.0 / most, most)
 
     def warped(self, value: float) -> float:
-        """The warped value of one of the user's, to be maximised."""
+        """The warped value of one value in the user's units, to be maximised."""
         return self.warping(torch.tensor(value, dtype=torch.double)).item()
 
     def unwarped(self, value: float) -> float:
@@ -182,7 +182,7 @@ class Surrogate:
     def standard(self, value: float | None, noise_var: float | None) -> tuple[float, float]:
         """One answer and its noise variance in units of g.
 
-        A value that is None becomes 0, the mean of g; noise that is None the surrogate's own.
+        A value of None becomes 0, the prior mean of g; noise of None becomes the surrogate's own.
         """
         noise = self.noise_var if noise_var is None else noise_var / self.scale / self.scale
         if value is None:
@@ -196,7 +196,7 @@ class Surrogate:
         return (value - self.offset) / self.scale, min(max(noise, 1.0 / most), most)
 
     def posterior(self, data: Data) -> Posterior:
-        """Posterior of the values at any points of the domain, from data in units of g."""
+        """The posterior of the values at any points of the domain, from data in units of g."""
         return Posterior(
             self.covar_module, data, inputs=self.inputs, offset=self.offset, scale=self.scale
         )
@@ -220,7 +220,7 @@ class Surrogate:
 
     @classmethod
     def rebuild(cls, record: Mapping[str, Any], domain: Domain) -> Surrogate:
-        """The learned surrogate of a record; StorageError if it is malformed."""
+        """The learned surrogate that a record describes; StorageError if it is malformed."""
         try:
             numbers: dict[str, Any] = {
                 key: float(record[key]) for key in ("noise_var", "offset", "scale")
@@ -249,12 +249,12 @@ class Surrogate:
 
 
 def standardization(y: Tensor, weight: Tensor, like: Tensor) -> tuple[float, float | None]:
-    """Mean and deviation of weighted values; None if they are equal up to rounding."""
+    """Mean and deviation of weighted values; no deviation if they are equal up to rounding."""
     if len(y) == 0:
         return 0.0, None
     share = weight / weight.sum()
     offset = float(share @ y)
-    free = 1.0 - float(share @ share)  # 1 - 1/n if they weigh alike
+    free = 1.0 - float(share @ share)  # Bessel's correction: 1 - 1/n for n equal weights
     scale = math.sqrt(float(share @ (y - offset) ** 2) / free) if len(y) > 1 else 0.0
     rounding = 16 * torch.finfo(like.dtype).eps * y.abs().max().item()
     return offset, scale if scale > rounding else None

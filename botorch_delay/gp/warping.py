@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 MIN_VALUES = 3  # fewer distinct values are not warped
-MAX_KNOTS = 512  # of more only every n-th is kept
+MAX_KNOTS = 512  # more are thinned to this many, evenly by rank
 # Bases of the logarithm that stretches the better half: that of Song et al. (2024, appendix,
-# section 4.1), and larger ones, which tell values near the best apart.
+# section 4.1), and larger ones, which separate values near the best more.
 BASES = (1.5, 16.0, 256.0, 4096.0)
-MIN_TO_COMPARE = 24  # fewer answers hardly tell noise, which larger bases would stretch
-ROUNDING = 1e-9  # shares that differ by less count as equal
-CROWD = 0.1  # answers crowd if their inputs differ by less: root mean square, in sides
+MIN_TO_COMPARE = 24  # with fewer answers noise, which larger bases stretch, is hardly recognised
+ROUNDING = 1e-9  # cumulative shares that differ by less count as equal
+CROWD = 0.1  # root mean square difference per column, in sides, below which answers crowd
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Warping:
     """A strictly increasing, piecewise linear map of values, linear beyond its outer knots.
 
     Args:
-        values: knots, increasing, in the user's units, to be maximised; none for the identity.
-        warped: where they are mapped to, increasing.
+        values: knots, increasing, in the user's units, to be maximised; empty for the identity.
+        warped: the knots' warped values, increasing.
     """
 
     values: tuple[float, ...] = ()
@@ -43,11 +43,11 @@ class Warping:
         return _interpolated(y, *self._knots)
 
     def inverse(self, warped: Tensor) -> Tensor:
-        """The values of warped ones, of any shape; quantiles are mapped to quantiles."""
+        """The values whose warped values are given, of any shape; maps quantiles to quantiles."""
         return _interpolated(warped, *reversed(self._knots))
 
     def slope(self, y: Tensor) -> Tensor:
-        """The derivative at ``y``, of any shape; at a knot that of the segment above it."""
+        """The derivative at ``y``, of any shape; at a knot, that of the segment above it."""
         if self.is_identity:
             return torch.ones_like(y)
         at, images = (knots.to(y.device) for knots in self._knots)
@@ -56,7 +56,7 @@ class Warping:
 
     @cached_property
     def _knots(self) -> tuple[Tensor, Tensor]:
-        """Values and warped values, in double, so that they stay distinct."""
+        """Knots' values and warped values, in double precision, so that they stay distinct."""
         values, warped = (torch.tensor(k, dtype=torch.double) for k in (self.values, self.warped))
         return values, warped
 
@@ -66,7 +66,7 @@ class Warping:
 
     @classmethod
     def rebuild(cls, record: Mapping[str, Any]) -> Warping:
-        """The map of a record; ValueError if it is not increasing."""
+        """The map that a record describes; ValueError if it is not increasing."""
         values, warped = (tuple(map(float, record[key])) for key in ("values", "warped"))
         rising = all(bool((np.diff(knots) > 0.0).all()) for knots in (values, warped))
         if len(values) != len(warped) or len(values) == 1 or not rising:
@@ -75,7 +75,7 @@ class Warping:
 
     @classmethod
     def through(cls, values: np.ndarray, warped: np.ndarray) -> Warping:
-        """The map through knots, without those that rounding makes equal."""
+        """The map through these knots, less those that rounding makes equal."""
         if len(values) > MAX_KNOTS:
             rows = np.unique(np.linspace(0, len(values) - 1, MAX_KNOTS).round().astype(int))
             values, warped = values[rows], warped[rows]
@@ -98,16 +98,16 @@ def _interpolated(x: Tensor, at: Tensor, to: Tensor) -> Tensor:
 
 
 def _segments(x: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
-    """The knots below and above each number."""
+    """The indices of the knots below and above each number."""
     high = torch.searchsorted(at, x.double().contiguous(), right=True).clamp(1, len(at) - 1)
     return high - 1, high
 
 
 def spread_weights(X: Tensor) -> Tensor:
-    """Weights of answers in the distribution of values: a crowd counts as much as one point.
+    """Weights of answers in the distribution of values: a crowd counts about as much as one point.
 
     Answers crowd where values are good. With equal weights the median would soon lie among them,
-    and only ranks would be left of all other values. Inputs, ``n x d``, are in units of the sides.
+    and of all other values only ranks would remain. Inputs, ``n x d``, are in units of the sides.
     """
     others = X[:: max(len(X) // MAX_KNOTS, 1)]
     exact = "donot_use_mm_for_euclid_dist"
@@ -117,7 +117,7 @@ def spread_weights(X: Tensor) -> Tensor:
 
 
 def _shares(y: Tensor, weight: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct values, increasing, and the share of the weight that each has."""
+    """The distinct values, increasing, and each one's share of the total weight."""
     values, place = np.unique(y.detach().cpu().double().numpy(), return_inverse=True)
     counted = np.bincount(place, weight.cpu().double().numpy())
     return values, counted / counted.sum()
@@ -128,15 +128,15 @@ def _median(values: np.ndarray, share: np.ndarray) -> float:
 
 
 def _scale(values: np.ndarray) -> int:
-    """The power of 2 by which values, increasing, are divided, so that squares have a number.
+    """The exponent of the power of 2 that brings half the range of sorted values to [1/2, 1).
 
-    The division is exact.
+    Squares of the scaled values are then finite, and the scaling (``ldexp``) is exact.
     """
     return -int(np.frexp(values[-1] / 2.0 - values[0] / 2.0)[1])
 
 
 def better_half(y: Tensor, weight: Tensor) -> Tensor:
-    """Which of some weighted values, ``n``, are at least their median: bool ``n``."""
+    """Which of the values, ``n``, are at least their weighted median: bool ``n``."""
     return y >= _median(*_shares(y, weight))
 
 
@@ -144,8 +144,8 @@ def half_rank(y: Tensor, weight: Tensor, base: float = BASES[0]) -> Warping:
     """Half-rank, then logarithm: Vizier's output warping (Song et al. 2024), of weighted values.
 
     Values, ``n``, below the median are replaced by normal quantiles of their ranks, scaled to the
-    spread of the better half: how bad a bad value is does not count. Then a logarithm stretches
-    small distances from the best value, up to ``base`` times as much as the largest.
+    spread of the better half: how bad a bad value is does not count. Then a logarithm of the
+    distance from the best value stretches small distances, up to ``base`` times as much as large.
     """
     values, share = _shares(y, weight)
     if len(values) < MIN_VALUES:
@@ -154,9 +154,9 @@ def half_rank(y: Tensor, weight: Tensor, base: float = BASES[0]) -> Warping:
     median = _median(scaled, share)
     better = scaled >= median
     spread = float(np.sqrt(np.average((scaled[better] - median) ** 2, weights=share[better])))
-    if spread == 0.0:  # the best one is the median
+    if spread == 0.0:  # the best value is the median
         spread = float(np.sqrt(np.average((scaled - median) ** 2, weights=share)))
-    # The share of values below, ties counted half: about 1/2 at the median.
+    # Quantile levels are the share of values below, ties counted half: about 1/2 at the median.
     quantiles = median + spread * torch.special.ndtri(torch.from_numpy(upto - share / 2)).numpy()
     ranked = np.where(better, scaled, np.minimum(quantiles, median))
     distance = (ranked[-1] - ranked) / (ranked[-1] - ranked[0])
@@ -165,14 +165,14 @@ def half_rank(y: Tensor, weight: Tensor, base: float = BASES[0]) -> Warping:
 
 
 def half_ranks(y: Tensor, weight: Tensor) -> Sequence[Warping]:
-    """:func:`half_rank` with every base, or the first one alone if there are few values."""
+    """:func:`half_rank` with every base, or with the first one alone if there are few values."""
     bases = BASES[: None if len(y) >= MIN_TO_COMPARE else 1]
     return [half_rank(y, weight, base) for base in bases]
 
 
 def yeo_johnson(y: Tensor, weight: Tensor) -> Warping:
-    """Yeo and Johnson's power transform of the standardised values, with the likeliest power."""
-    # Imported here, since it takes long.
+    """Yeo and Johnson's transform of the standardised values, with the most likely power."""
+    # Imported here, since the import takes long.
     from scipy import stats
 
     every = y.detach().cpu().double().numpy()
@@ -188,7 +188,7 @@ def yeo_johnson(y: Tensor, weight: Tensor) -> Warping:
     return Warping.through(values, warped)
 
 
-# The warpings of weighted values that are compared, the simplest first.
+# By name, functions of values and weights that return the warpings to compare, the simplest first.
 WARPINGS: dict[str, Callable[[Tensor, Tensor], Sequence[Warping]]] = {
     "half-rank": half_ranks,
     "yeo-johnson": lambda y, weight: [yeo_johnson(y, weight)],

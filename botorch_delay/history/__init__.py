@@ -1,1 +1,1 @@
-"""Trials, answers, and the file that keeps them."""
+"""Trials, answers, and the file that stores them."""

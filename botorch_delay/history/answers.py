@@ -1,4 +1,4 @@
-"""Answers as the columns of a table."""
+"""Answers as tensors, with one row each."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Answers:
     X: Tensor  # the points, ``n x d``
     y: Tensor  # their values, ``n``; NaN for a trial that has none
     noise_var: Tensor  # known noise variances, NaN where unknown, ``n``; in double precision
-    group: Tensor  # numbers that are the same where points are equal: a LongTensor ``n``
+    group: Tensor  # a number for each point, the same where points are equal: LongTensor ``n``
 
     def __len__(self) -> int:
         return len(self.y)
 
     def at(self, rows: Tensor) -> Answers:
-        """Some of the answers: a LongTensor, or a bool tensor ``n``."""
+        """The answers in ``rows``, a LongTensor or a bool tensor ``n``."""
         return Answers(self.X[rows], self.y[rows], self.noise_var[rows], self.group[rows])
 
     @classmethod
@@ -36,13 +36,13 @@ class Answers:
 
     @classmethod
     def of(cls, domain: Domain, sign: float, results: Sequence[Trial | Attached]) -> Answers:
-        """Those of some trials and attached results; ``sign`` is -1 to minimise."""
+        """The answers of trials and attached results; ``sign`` is -1 if the user minimises."""
         values, noise_var = (
             torch.tensor([torch.nan if v is None else v for v in column], dtype=torch.double)
             for column in ([r.value for r in results], [r.noise_var for r in results])
         )
         rows = [result.index for result in results]
-        if None in rows:  # on a box, or elsewhere than in a set
+        if None in rows:  # on a box, or attached outside the finite set
             X = torch.stack([result.point for result in results])
             group = same_points(X)
         else:

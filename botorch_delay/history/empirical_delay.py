@@ -6,10 +6,10 @@ were answered after at least u steps, or have no answer and are older than u,
 
     P(tau > u) = product over v <= u of (1 - d_v / n_v).
 
-It assumes independent delays of one law, and that being censored (running, failed, abandoned,
-answered after the last ask) tells nothing of a delay beyond the age. Beyond the longest delay or
-age the estimate is constant, above 0 if the oldest trial is still running. No guarantee rests on
-it: fewer than T delays do not tell where the last share delta / (2 T) begins.
+It assumes independent delays with the same law, and that being censored (running, failed,
+abandoned, answered after the last ask) tells nothing about a delay beyond the age. Beyond the
+longest delay or age the estimate is constant, above 0 if the oldest trial is still running. No
+guarantee rests on it: fewer than T delays cannot tell where a tail of delta / (2 T) begins.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from botorch_delay.delays import check_delays
 from botorch_delay.exceptions import InputError, InputTypeError, NoAnswerError, NotSupportedError
 from botorch_delay.history.trials import Trial, TrialState
 
-# Products of shares are a few roundings away from the share that they stand for.
+# Tolerance for probabilities of the estimate, which are products of rounded shares.
 _ROUNDING = 1e-12
 
 
@@ -36,9 +36,9 @@ class EmpiricalDelay:
     ``opt.delays()`` makes one from an optimizer's trials.
 
     Args:
-        delays: of the answers, in steps: whole numbers of at least 0, at least one.
-        ages: the asks made since each trial without an answer was asked, in steps: its delay is
-            at least that.
+        delays: the delay of each answer, in steps, a whole number of at least 0; one at least.
+        ages: for each trial without an answer, the number of asks made after its own while it had
+            none, in steps: its delay is at least that.
 
     Attributes:
         mean: the restricted mean E[min(tau, L)], in steps, with L = ``limit``, the longest delay or
@@ -59,7 +59,7 @@ class EmpiricalDelay:
         if not len(known):
             raise NoAnswerError("There is no answer yet to estimate delays from.")
         self.answers, self.out = len(known), len(least)
-        # A delay of at least a is one above a - 1, which is what right-censored means.
+        # ``right`` takes values that are exceeded: a delay of at least a exceeds a - 1.
         censored = CensoredData(uncensored=known, right=least[least > 0] - 1)
         self._estimate = ecdf(censored).sf  # P(tau > u)
         self.limit = int(max(known.max(), least.max(initial=0)))
@@ -69,13 +69,13 @@ class EmpiricalDelay:
     def from_trials(cls, trials: Iterable[Trial], *, ended: bool = False) -> EmpiricalDelay:
         """The estimate from the trials of one optimizer.
 
-        An answer has a delay; a trial that is running, or failed, or was abandoned for good, an
+        A trial with an answer has a delay; one that is running, has failed or is abandoned has an
         age.
 
         Args:
-            trials: as ``opt.trials`` has them.
-            ended: no further ask is planned: of what was answered after the last one only a lower
-                bound of the delay is known.
+            trials: all trials, as in ``opt.trials``.
+            ended: whether no further ask is planned: for answers after the last ask, only a lower
+                bound on the delay is known.
         """
         trials = list(trials)
         asks = max((trial.id for trial in trials), default=-1) + 1
@@ -88,18 +88,18 @@ class EmpiricalDelay:
         return cls(delays, ages)
 
     def survival(self, steps: Any, age: int = 0) -> Any:
-        """``P(tau > u)``; for a trial that has been out for ``age`` asks, given that.
+        """``P(tau > u | tau >= age)``, for a trial that has been out for ``age`` asks.
 
         Args:
-            steps: u, one number or an array of them; from the ask of the trial on.
-            age: in steps; P(tau > u | tau >= age).
+            steps: u, one number or an array of them, counted from the ask of the trial.
+            age: in steps; 0 for a trial just asked.
 
         Returns:
-            A float, or an array of the shape of ``steps``. Beyond ``limit`` an upper bound: what is
-            left there is known to be longer than the limit only.
+            A float, or an array of the shape of ``steps``. Beyond ``limit`` it is an upper bound:
+            the delays left there are only known to be longer than the limit.
 
         Raises:
-            InputError: if every delay that is known is shorter than ``age``.
+            InputError: if every known delay is shorter than ``age``.
         """
         age = validation.whole(age, "age", 0)
         left = self._estimate.evaluate(age - 1)
@@ -125,7 +125,7 @@ class EmpiricalDelay:
                 further asks it takes.
 
         Raises:
-            NotSupportedError: beyond what answers tell, where only running trials are left.
+            NotSupportedError: if the known delays do not reach that quantile.
             InputError: if ``p`` or ``age`` is out of range.
         """
         p = validation.probability(p, "p")

@@ -1,30 +1,30 @@
 """The events of a run: the state of an optimizer is their replay.
 
-An event says what was decided, so nothing is decided again to apply it. The same events give the
-same state in this process, in one that loads a file, and in several that share the trials of an
-engine.
+An event records what was decided, so that applying it decides nothing: the same events give the
+same state in this process, in one that loads a file, and in several that share an engine's trials.
 
 | kind | what happened | data |
 |---|---|---|
-| asked | a trial was asked | ``x``, ``point`` (row of a set), ``round``, ``slot``, and below |
+| asked | a trial was asked | ``x``, ``point`` (row of a set), ``round``, ``slot``; see below |
 | completed, failed, abandoned | what became of a trial | ``noise_var``, ``reason`` |
 | corrected | a trial's value was replaced, or it failed after all | ``reason`` |
 | attached | a result came from elsewhere | ``x``, ``point`` |
-| detached | such a result was withdrawn | its ``id``, ``reason`` |
+| detached | an attached result was withdrawn | its ``id``, ``reason`` |
 | extended | more asks were planned | ``horizon`` |
 | finished | the run was ended | |
 | noted | the user's notes changed | |
-| fitted | kernel and noise were learned | ``surrogate``, ``answers`` |
-| opened | the first round began | |
-| closed | a round ended | ``record``, ``left`` (rows eliminated, or a point inside), ``last`` |
+| fitted | kernel and noise were learned | ``surrogate``, ``answers``, ``range`` |
+| opened | the first round began, or one after an extension | |
+| closed | a round ended | ``record``, ``last``, ``left`` and ``attached`` (see below) |
 | reset | no active point could be asked | ``whole`` (the domain became active again) |
 | reserved | a design point is left to another process | ``x``, ``point`` |
-| tested | the answers were found to need a norm | ``norm``, ``answers`` |
+| tested | a lower bound on the RKHS norm was computed | ``norm``, ``answers`` |
 | accepted, searched | a step of GP-ThreDS | ``node`` |
 | base | a call of a wrapped optimizer | its ``events``, ``fed`` (trial that it was told of) |
 
-An ask has a ``price``, too, and whether it is an ``extra`` one, where a regret budget is kept,
-and a ``width`` where :class:`~botorch_delay.optimizers.pending.Censor` adds up widths.
+``left`` has the rows that a round eliminated, or on a box a point that is left; ``attached`` tells
+whether attached results were used. With a regret budget an ask has a ``price`` and whether it is
+``extra``, too; if :class:`~botorch_delay.optimizers.pending.Censor` adds up widths, a ``width``.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ KINDS = (
     *("opened", "closed", "reset", "reserved", "tested", "accepted", "searched", "base"),
 )
 SETTLED = ("completed", "failed", "abandoned")
-MOST_SHOWN = 60  # characters of a stored value, in a message
+MOST_SHOWN = 60  # most characters of a stored value in a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Event:
 
     @classmethod
     def read(cls, record: Any) -> Event:
-        """From plain values; StorageError if they are malformed."""
+        """An event from plain values; StorageError if they are malformed."""
         try:
             kind, trial, value, data = (record[key] for key in ("kind", "trial", "value", "data"))
             time = validation.real(record["time"], "time")
@@ -96,7 +96,7 @@ class Event:
 
 
 def read_events(records: Sequence[Any], domain: Domain) -> list[Event]:
-    """Events from plain values; StorageError if one is malformed or has another point."""
+    """Events from plain values; StorageError if one is malformed or its point does not fit."""
     events = [Event.read(record) for record in records]
     placed = [event for event in events if event.kind in ("asked", "attached", "reserved")]
     if not placed:
@@ -131,6 +131,6 @@ def excerpt(value: Any) -> str:
 
 
 def truncated(error: BaseException) -> str:
-    """An error's message, which may quote what is stored, of at most 500 characters."""
+    """An error's message, cut to 500 characters, since it may quote stored data."""
     text = str(error)
     return text if len(text) <= 500 else f"{text[:497]}..."

@@ -13,13 +13,13 @@ from botorch_delay.domains.domain import Domain, PointKeys
 from botorch_delay.exceptions import EmptyDomainError
 from botorch_delay.history.trials import Attached, Suggestion, Trial, TrialObserver, TrialState
 
-# A point that fails is asked again at most twice.
+# Failures that make a point infeasible: it is asked again at most twice.
 MAX_FAILURES = 3
-# So many repeats, also as a share of all tries, and none with another answer, show that evaluations
-# are exact. (Where an evaluation picks one of four stored runs, one in four agrees by chance.)
+# Evaluations are taken as exact after at least this many repeats, and this share of all tries, if
+# none differs. (If an evaluation picks one of four stored runs, one in four agrees by chance.)
 REPEATS, REPEATED_SHARE = 3, 0.05
-# The reason of trials that failed since what they had shown so far was not worth going on: their
-# points are not asked less often, but places where others are not better are left alone.
+# ``Trial.reason`` of trials stopped early as unpromising: they do not make their point infeasible,
+# but like all failures they keep rules away from places where failures outweigh answers.
 PRUNED = "pruned: what it had shown by then was not worth going on"
 
 
@@ -27,7 +27,7 @@ class PointStatus(enum.Enum):
     """Whether a point may be asked."""
 
     OPEN = "open"
-    HELD = "held"  # it failed, and enough trials of it are running to decide
+    HELD = "held"  # it failed, and would be infeasible if its running trials failed, too
     INFEASIBLE = "infeasible"  # it failed too often
     KNOWN = "known"  # evaluations are exact, and it has been asked
 
@@ -36,23 +36,23 @@ class Feasibility(TrialObserver):
     """The status of each point, a function of its trials alone.
 
     Only trials asked after the last answered one count. Three failures among them make the point
-    infeasible, and after the first at most three have failed or are running. The order in which
-    answers and failures arrive makes no difference, and a point that crashes now and then stays
-    feasible. Pruned trials do not count.
+    infeasible; after the first failure, it is asked only while fewer than three have failed or are
+    running. The order in which answers and failures arrive makes no difference, and a point that
+    crashes now and then stays feasible. Pruned trials do not count.
 
     Where evaluations are exact, a point with an answer or a running trial is not asked again.
     """
 
     def __init__(self, domain: Domain, *, exact: bool) -> None:
         self.keys, self._domain, self._exact = PointKeys(), domain, exact
-        self._key_of: dict[int, int] = {}  # of trials by their ids, of results by -1 - id
+        self._key_of: dict[int, int] = {}  # of trials by id, of attached results by -1 - id
         self._trials: dict[int, list[Trial]] = defaultdict(list)
-        self._attached: dict[int, dict[int, float]] = defaultdict(dict)  # values by ids
-        self.suspects: set[int] = set()  # points of which a trial has failed
-        self._tries: Counter[int] = Counter()  # answers and running trials, of points with any
-        self._tried = 0  # of all points; a sum in each ask would take longer and longer
-        self._first: dict[int, float] = {}  # an answer of each point
-        self._differing: set[int] = set()  # points with several values
+        self._attached: dict[int, dict[int, float]] = defaultdict(dict)  # values, by key and id
+        self.suspects: set[int] = set()  # points with a failed trial
+        self._tries: Counter[int] = Counter()  # number of answers and running trials, if any
+        self._tried = 0  # their sum; adding them up in each ask would take ever longer
+        self._first: dict[int, float] = {}  # the answer that others are compared with
+        self._differing: set[int] = set()  # points whose answers differ
 
     def key(self, place: Trial | Attached) -> int:
         if place.index is not None:
@@ -75,7 +75,7 @@ class Feasibility(TrialObserver):
         key, answered = self.key(trial), trial.state is TrialState.COMPLETED
         if trial.state is TrialState.FAILED:
             self.suspects.add(key)
-        if answered is trial.came_back:  # no longer a try, or one after all
+        if answered is trial.came_back:  # no longer a try, or again one
             self._add_tries(key, 1 if answered else -1)
         if trial.value is not None:
             self._compare(key, trial.value)
@@ -138,14 +138,14 @@ class Feasibility(TrialObserver):
         return bool(self._differing)
 
     def repeats_agree(self) -> bool:
-        """Whether enough points were tried again, and none gave another answer."""
+        """Whether there are enough repeats, and no point has given differing answers."""
         enough = max(REPEATS, REPEATED_SHARE * self._tried)
         return not self._differing and self.repeats >= enough
 
     def answers_agree(self) -> bool:
-        """Whether enough trials answered a point anew, and none has another answer or known noise.
+        """Whether enough answers repeat a point, and none differs or has a known noise variance.
 
-        Points that are not in the domain do not count.
+        Points outside the domain do not count.
         """
         answered = [
             [trial for trial in trials if trial.state is TrialState.COMPLETED]
@@ -178,7 +178,7 @@ class Feasibility(TrialObserver):
             self._compare(key, answer)
 
     def ask_counts(self) -> list[int]:
-        """How often each point was asked, of those that were."""
+        """The number of asks of each point that was asked."""
         return [len(trials) for trials in self._trials.values()]
 
     def trials(self, key: int) -> list[Trial]:
@@ -226,6 +226,6 @@ def nothing_to_ask(count: int, *, exact: bool = False) -> EmptyDomainError:
 
 
 def row_of(place: Trial | Suggestion) -> int:
-    """The row of a place in a finite domain, which is its key as well."""
+    """The row of a trial or suggestion in a finite domain, which is its key as well."""
     assert place.index is not None
     return place.index

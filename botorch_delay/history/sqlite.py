@@ -2,11 +2,11 @@
 
 A file is a table of events that only grows, written in transactions: one more answer is one row,
 and a kill at any moment leaves the last committed state. Anyone can read it with SQL; the view
-``trials`` sums up the events. A file holds an earlier state of a run if its last event is also in
-that run, at the same place and time.
+``trials`` sums up the events. A file holds an earlier state of a run if its last event is also an
+event of that run, with the same number and time.
 
 Nothing in a file is executed: it is read as numbers and JSON from its tables, never from its view,
-and its schema must be exactly the one below, but for statistics of SQLite's own.
+and its schema must be exactly the one below, apart from SQLite's own statistics tables.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from botorch_delay.history.states import FORMAT, check_format, check_state, diff
 from botorch_delay.history.trials import Ledger
 
 APPLICATION_ID = 0x42444C59  # "BDLY"
-BUSY_SECONDS = 10.0
-LONGEST_LOCK = 120.0  # seconds for which a run, and others beside it, wait for a locked file
+BUSY_SECONDS = 10.0  # for which one attempt to read or write waits for a locked file
+LONGEST_LOCK = 120.0  # seconds for which a run keeps trying to save to a locked file
 
 _SCHEMA = {
     "meta": "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
@@ -68,29 +68,29 @@ _SCHEMA = {
         WHERE kind = 'corrected' GROUP BY trial) AS fixed
         ON fixed.trial = asked.trial WHERE asked.kind = 'asked'""",
 }
-# What ANALYZE adds, which graphical tools run: only SQLite reads it, to plan its queries.
+# Tables that ANALYZE adds, which graphical tools run: only SQLite reads them, to plan queries.
 _STATISTICS = {
     ("sqlite_stat1", "CREATE TABLE sqlite_stat1(tbl,idx,stat)"),
     ("sqlite_stat4", "CREATE TABLE sqlite_stat4(tbl,idx,neq,nlt,ndlt,sample)"),
 }
-# Files being edited, with their threads: none must wait for itself.
+# Files being edited, with the editing threads: a thread must not wait for its own edit.
 _edited: set[tuple[int, Path]] = set()
-_in_use: dict[Path, object] = {}  # by runs of this process, with the optimizer of each
+_in_use: dict[Path, object] = {}  # files in use by runs of this process, with their optimizers
 _DTYPES = {"float64": torch.float64, "float32": torch.float32}
 _COLUMNS = ("kind", "time", "trial", "value", "data")
 
 
 def is_locked(error: StorageError) -> bool:
-    """Whether another program held the file, which may pass."""
+    """Whether the cause is another program's lock on the file, which may be temporary."""
     return getattr(error.__cause__, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
 
 
 @contextmanager
 def in_use(path: str | os.PathLike[str], user: object) -> Iterator[Path]:
-    """Keep a file for one optimizer until the block ends, or the process.
+    """Reserve a file for one optimizer until the block or the process ends.
 
-    A lock file lies beside it. An edit of the file is waited for. Yields the file as it is named
-    from every folder.
+    It is marked by a lock file beside it. Waits for an edit that is under way. Yields the absolute
+    path of the file.
 
     Raises:
         StorageError: if another run uses it, or if it is edited for too long.
@@ -100,15 +100,15 @@ def in_use(path: str | os.PathLike[str], user: object) -> Iterator[Path]:
         raise StorageError(
             f"{file} is being edited by this program: start the run after the block of editing."
         )
-    if file.is_dir() or not file.parent.is_dir():  # which is told when the file is read or written
+    if file.is_dir() or not file.parent.is_dir():  # reported when it is read or written
         yield file.absolute()
         return
     file = file.resolve()
     with ExitStack() as stack:
-        # SQLite's locks end with a process, also a killed one, and do not go on in processes that
-        # it has forked: a pool's workers may outlive it.
+        # SQLite's locks end with their process, even if it is killed, and are not inherited by
+        # forked processes: a pool's workers may outlive it.
         try:
-            # Another program that looks whether the file is in use is waited for.
+            # The timeout is for another program that only checks whether the file is in use.
             connection = sqlite3.connect(f"{file}.lock", timeout=1.0, isolation_level=None)
             stack.enter_context(closing(connection)).execute("BEGIN EXCLUSIVE")
         except sqlite3.Error as error:
@@ -125,7 +125,7 @@ def in_use(path: str | os.PathLike[str], user: object) -> Iterator[Path]:
                 "a file of its own; for many processes on one study see the guides to Optuna and "
                 f"Ray.{spawned}"
             ) from error
-        if file.is_file():  # an edit may have begun before
+        if file.is_file():  # wait for an edit that began before
             with _transaction(file, "write"):
                 pass
         _in_use[file] = user
@@ -139,13 +139,13 @@ def in_use(path: str | os.PathLike[str], user: object) -> Iterator[Path]:
 def _writing(
     file: Path, *, user: object = None, create: bool = False
 ) -> Iterator[sqlite3.Connection]:
-    """Write to a file that no run uses, but for that of one optimizer, in one transaction.
+    """Write to a file in one transaction; StorageError if a run uses it, but for ``user``'s own.
 
-    Runs wait for its end before they start. StorageError if one uses the file.
+    A run that starts meanwhile waits for the end of the transaction.
     """
     is_users = user is not None and _in_use.get(file.resolve()) is user
     if not (is_users or file.exists()):
-        _check_not_in_use(file)  # before it is made
+        _check_not_in_use(file)  # before it is created
     with _transaction(file, "write", create=create) as db:
         if not is_users:
             _check_not_in_use(file)
@@ -182,7 +182,7 @@ def save(
 ) -> None:
     """Write a header and the events of a ledger in one transaction; see ``Optimizer.save``.
 
-    ``user`` is the optimizer that saves, which may if it is the one of a run that uses the file.
+    ``user`` is the optimizer that saves, as it may while a run of its own uses the file.
     """
     file = _as_path(path)
     validation.flag(overwrite, "overwrite")
@@ -247,7 +247,7 @@ def holds_study(path: str | os.PathLike[str]) -> bool:
 def _write(
     db: sqlite3.Connection, file: Path, header: Mapping[str, Any], ledger: Ledger, overwrite: bool
 ) -> None:
-    count: int | None = None  # of events in the file, if the run continues them
+    count: int | None = None  # events in the file, if this run continues them
     if _is_blank(db):
         for statement in _SCHEMA.values():
             db.execute(statement)
@@ -339,7 +339,7 @@ def _write_meta(db: sqlite3.Connection, key: str, value: Any) -> None:
 
 
 def _parsed(text: Any) -> Any:
-    """The value of JSON text; bytes are refused, since they would choose a codec."""
+    """The value of JSON text; bytes are refused, since ``json`` would guess their encoding."""
     if not isinstance(text, str):
         raise TypeError(f"{excerpt(text)} is not JSON")
     return json.loads(text)
@@ -405,7 +405,7 @@ def _connect(uri: str) -> sqlite3.Connection:
 
 @contextmanager
 def _transaction(file: Path, verb: str, *, create: bool = False) -> Iterator[sqlite3.Connection]:
-    """Read or write; without the commit, as after an error, SQLite rolls back.
+    """A transaction that reads or writes; if the block raises, SQLite rolls it back.
 
     Reading needs write access, too, to roll back what a killed process left half written.
     """
@@ -421,7 +421,7 @@ def _transaction(file: Path, verb: str, *, create: bool = False) -> Iterator[sql
 
 @contextmanager
 def _errors(file: Path, verb: str) -> Iterator[None]:
-    """Every failure of SQLite or of decoding as one StorageError."""
+    """Raise every failure of SQLite, or of encoding or decoding, as a StorageError."""
     try:
         yield
     except StorageError:

@@ -1,4 +1,4 @@
-"""States as plain values: checks of their form, and of the optimizer they belong to."""
+"""Checks of stored states: of their form, and that they belong to an optimizer."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from torch import Tensor
 from botorch_delay.exceptions import StorageError
 from botorch_delay.history.events import MOST_SHOWN, excerpt
 
-FORMAT = 9
+FORMAT = 9  # version of the format of states and files
 _TYPES: dict[str, type] = {"optimizer": str, "config": Mapping, "notes": Mapping, "events": list}
-# Parts of a record that are not arguments of what it records.
+# Levels of a stored configuration that are no arguments of the user's: left out of messages.
 _LAYERS = re.compile(r"\.(arguments|hyperparameters|options|structure)\b")
 _FIRST = ("names", "space")  # compared first: users know parameters better than bounds
 
 
 def check_format(version: Any, what: str) -> None:
-    """Refuse any other format than the present one."""
+    """Raise StorageError for any format but the present one."""
     if isinstance(version, int) and version == FORMAT:
         return
     advice = ""
@@ -34,7 +34,7 @@ def check_format(version: Any, what: str) -> None:
 
 
 def check_state(state: Mapping[str, Any]) -> None:
-    """Refuse what does not have the entries of a state, or has another format."""
+    """Raise StorageError for a state that lacks entries, or has another format."""
     if not isinstance(state, Mapping) or "format" not in state:
         what = "a dict without a format" if isinstance(state, Mapping) else type(state).__name__
         raise StorageError(f"A state is what state_dict() returned, got {what}.")
@@ -51,7 +51,7 @@ def difference(
 ) -> tuple[str, Any, Any] | None:
     """The first place where two configurations differ, and both values; None if they agree.
 
-    They have tensors and JSON-ready values, whose numbers agree up to a relative tolerance.
+    They consist of tensors and JSON-ready values; floats agree up to a relative tolerance.
     """
     here = place.removeprefix("."), own, stored
     if isinstance(own, Tensor) and isinstance(stored, Tensor):
@@ -79,18 +79,18 @@ def difference(
 
 
 def _name_in(entry: Any) -> str:
-    """The name of an entry of a list, as of parameters, in quotes; empty if it has none."""
+    """The name, in quotes, of an entry of a list, such as a parameter; empty if it has none."""
     return repr(entry["name"]) if isinstance(entry, Mapping) and "name" in entry else ""
 
 
 def check_same(own: Mapping[str, Any], stored: Mapping[str, Any], tolerance: float) -> None:
-    """Refuse a state whose configuration is not an optimizer's own, and name what differs."""
+    """Raise StorageError if a stored configuration is not ``own``, and name what differs."""
     found = difference(own, stored, tolerance)
     if found is None:
         return
     place, here, there = found
     option = _LAYERS.sub("", place)
-    if option.startswith("feasible"):  # known by what it says of some points
+    if option.startswith("feasible"):  # stored as its results at some points
         raise StorageError(
             "The saved study was made with another test of feasibility, or with none; make the "
             "optimizer with the same feasible."

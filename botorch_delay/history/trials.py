@@ -20,14 +20,14 @@ from botorch_delay.domains.values import text_of
 from botorch_delay.exceptions import StorageError, TrialError
 from botorch_delay.history.events import Event, excerpt
 
-# An answer is suspect this many standard deviations from all others, if they are at least so many.
-# If all have one sign, so many of their logarithms', too: of 300 runs with 60 lognormal answers one
-# had a suspect.
+# With ENOUGH_ANSWERS others, an answer is suspect if it is FAR standard deviations away from all.
+# If all have one sign, its logarithm must also be FAR_IN_LOGS deviations of their logarithms away:
+# of 300 runs with 60 log-normal answers each, one had a suspect answer.
 FAR, FAR_IN_LOGS, ENOUGH_ANSWERS = 8.0, 3.0, 8
 
 
 class TrialState(enum.Enum):
-    """Where a trial stands."""
+    """The state of a trial."""
 
     RUNNING = "running"
     COMPLETED = "completed"
@@ -37,7 +37,7 @@ class TrialState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """What a trial said before it was corrected.
+    """What was reported for a trial before it was corrected.
 
     Attributes:
         value: its answer then, in the user's units and sign; None where it had failed.
@@ -69,7 +69,7 @@ class _Placed:
 
     @property
     def point(self) -> Tensor:
-        """The same on the CPU, not to be written to."""
+        """The point, ``d``, on the CPU; it must not be written to."""
         return self.source if self.source.dim() == 1 else self.source[self.index]
 
 
@@ -77,28 +77,28 @@ class _Placed:
 class Trial(_Placed):
     """One ask and what became of it, kept up to date by the optimizer that made it.
 
-    It is read-only. A copy keeps the state of the moment.
+    It is read-only. A copy keeps the state that the trial had when it was copied.
 
     Attributes:
         id: counted from 0.
-        source: ``N x d``, shared by many trials, of which the point is row ``index``, or the point
-            itself, ``d``.
-        device: where ``x`` is put.
+        source: all points of a finite domain, ``N x d``, shared by its trials, of which row
+            ``index`` is the point; or the point itself, ``d``.
+        device: the device of ``x``.
         columns: what the point's numbers stand for.
         index: row of the point in a finite domain; None on a box.
         round: counted from 1.
-        slot: which design point of the round it serves, counted from 0; below 0 for none. Without
-            design points a count of asks.
+        slot: which design point of the round it serves, counted from 0; below 0 for none. For an
+            optimizer without design points, a count of its asks.
         asked_at: seconds since the epoch (UTC).
         state: running, completed, failed or abandoned.
         value: the answer as told, or corrected last; None without one.
         noise_var: the known noise variance of the answer, or None.
-        came_back: whether it was answered after it had been abandoned. Then its answer serves no
+        came_back: whether it was answered after it had been abandoned; such an answer serves no
             design point.
         reason: why it failed.
         told_at: when its answer, failure or abandonment was told; None while it runs.
         told_step: how many asks had been made by then, in steps; None while it runs.
-        corrections: what it said before each correction, oldest first.
+        corrections: what was reported before each correction, oldest first.
     """
 
     id: int
@@ -120,12 +120,12 @@ class Trial(_Placed):
 
     @property
     def params(self) -> dict[str, Any]:
-        """The point's values by name: a space's own, else the numbers of the columns."""
+        """The point's values by name: of a space's parameters, else the columns' numbers."""
         return self.columns.params(self.point)
 
     @property
     def delay(self) -> int | None:
-        """How many asks came between its own and its first answer; None without an answer."""
+        """How many asks were made between its own and its first answer; None without an answer."""
         step = self.known_step
         return None if step is None else step - 1 - self.id
 
@@ -151,8 +151,8 @@ class Trial(_Placed):
         return self.index, self.round, self.asked_at, self.point.tolist()
 
     def _become(self, **values: Any) -> None:
-        # The state changes last, or first where the value goes: no other thread sees a completed
-        # trial without a value.
+        # The state changes last, or first if the value is removed, so that no other thread sees a
+        # completed trial without a value.
         loses_value = self.value is not None and values.get("value", 0.0) is None
         for name in sorted(values, key=lambda name: (name == "state") is not loses_value):
             object.__setattr__(self, name, values[name])
@@ -185,7 +185,7 @@ class Attached(_Placed):
     """
 
     source: Tensor
-    device: torch.device  # where ``x`` is put
+    device: torch.device  # of ``x``
     index: int | None
     value: float
     id: int = 0
@@ -198,17 +198,17 @@ class Attached(_Placed):
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A point to ask, and what for."""
+    """A point to ask, and the design point that it serves."""
 
     index: int | None  # its row in a finite domain; None on a box
     round: int  # counted from 1
     slot: int  # which design point of the round it serves
     x: Tensor | None = None  # the point on a box, ``d``
-    data: Mapping[str, Any] = field(default_factory=dict)  # more of the event, JSON-ready
+    data: Mapping[str, Any] = field(default_factory=dict)  # further data of the event, JSON-ready
 
 
 class TrialObserver:
-    """A part of an optimizer's state that is told of each event after the ledger."""
+    """A part of an optimizer's state, notified of each event after the ledger has entered it."""
 
     def asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
         """A trial was asked, with the data of the event."""
@@ -227,7 +227,7 @@ class TrialObserver:
         """A result from elsewhere was taken back."""
 
     def extended(self, before: int | None) -> None:
-        """More asks are planned than ``before``, or as many and a finished run goes on."""
+        """More asks are planned than ``before``, or the same number and a finished run goes on."""
 
 
 class Ledger:
@@ -237,12 +237,12 @@ class Ledger:
         self.trials: list[Trial] = []
         self.attached: list[Attached] = []
         self.detached: list[Attached] = []
-        # How many trials there are. Equal numbers are kept as one object, here and below: each of
-        # a trial's own would be a tenth of the memory that it takes.
+        # The number of trials. Equal integers share one object, here and in ``ask``: separate ones
+        # would be a tenth of the memory of a trial.
         self._count = 0
         self._running: dict[int, Trial] = {}
         self.values: list[float] = []  # of all answers and attached results, increasing
-        # To save memory an ask is kept as its trial, an answer or failure as the trial's id.
+        # To save memory an ask is stored as its trial, an answer or failure as the trial's id.
         self._events: list[Event | Trial | int] = []
 
     def __getitem__(self, trial_id: int) -> Trial:
@@ -274,7 +274,7 @@ class Ledger:
                 trial = self.trials[entry]
                 assert trial.told_at is not None
                 said = {"noise_var": trial.noise_var, "reason": trial.reason}
-                data = {name: told for name, told in said.items() if told}  # no variance is 0
+                data = {name: told for name, told in said.items() if told}  # variances are above 0
                 yield Event(trial.state.value, trial.told_at, entry, trial.value, data)
 
     def ask(self, event: Event, domain: Domain) -> Trial:
@@ -283,7 +283,7 @@ class Ledger:
         if event.trial != number:
             raise StorageError(f"trial {event.trial} was asked after {number} others.")
         index = data["point"]
-        if index is None:  # on the CPU: compared without waiting
+        if index is None:  # on the CPU: comparing it waits for no device
             source = torch.tensor(data["x"], dtype=domain.like.dtype)
         else:
             source = domain.on_cpu
@@ -299,7 +299,7 @@ class Ledger:
         return trial
 
     def settle(self, event: Event) -> Trial:
-        """Enter what became of a trial; StorageError if it is unknown, or cannot be settled so."""
+        """Enter an answer, failure or abandonment; StorageError if its trial cannot have it."""
         trial = self._of(event)
         before, data = trial.state, event.data
         revised = before is TrialState.ABANDONED and event.kind == "completed"
@@ -317,18 +317,18 @@ class Ledger:
         self._running.pop(trial.id, None)
         if trial.value is not None:
             bisect.insort(self.values, trial.value)
-        # An answer may still replace what an abandoned trial says.
+        # The event of an abandoned trial is kept: an answer may still change the trial.
         self._events.append(event if trial.state is TrialState.ABANDONED else trial.id)
         return trial
 
     def correct(self, event: Event) -> tuple[Trial, TrialState]:
-        """Correct a trial; it and its state before. StorageError if it has no answer or failure."""
+        """Correct a trial; returns it and its old state. StorageError without answer or failure."""
         trial, reason = self._of(event), event.data.get("reason", "")
         before = trial.state
         answered, failed = event.value is not None, before is TrialState.FAILED
         if before is not TrialState.COMPLETED and not (failed and answered):
             raise StorageError(f"trial {trial.id} is corrected and was {before.value}.")
-        if not trial.corrections:  # the trial no longer has what its first answer said
+        if not trial.corrections:  # keep the first report: the trial will not have it
             place = self._events.index(trial.id)
             self._events[place] = next(self.events(place))
         said = Correction(trial.value, trial.reason, reason, event.time, len(self.trials))
@@ -379,12 +379,12 @@ class Ledger:
         self._events.append(event)
 
     def repeated(self, last: int) -> int:
-        """How many of the last attached results, so many, repeat earlier ones."""
+        """How many of the ``last`` results attached most recently repeat earlier ones."""
         results = [(*result.point.tolist(), result.value) for result in self.attached]
         return last - len(set(results)) + len(set(results[:-last]))
 
     def find(self, trial: Trial | int) -> Trial:
-        """The trial of this run by a trial or its id; TrialError if there is none."""
+        """This run's trial, from a trial or its id; TrialError if there is none."""
         trial_id = trial.id if isinstance(trial, Trial) else _as_id(trial)
         if not 0 <= trial_id < len(self.trials):
             known = f"0 to {len(self.trials) - 1}" if self.trials else "none yet"
@@ -400,10 +400,10 @@ class Ledger:
     def far(self, value: float, than: Trial | Attached | None = None) -> str:
         """Why a value, in the user's sign, is suspect; empty if it is not.
 
-        A suspect value lies further from all other answers (without that of ``than``) than
-        ``FAR`` of their standard deviations, and further than they do from each other: near an
-        optimum answers crowd, and one from elsewhere is far from them. Values of one sign may
-        span decades, so that it must be far by its logarithm, too.
+        A suspect value is more than ``FAR`` standard deviations away from all other answers
+        (leaving out that of ``than``), and further away than they are from each other: near an
+        optimum answers crowd, and one from elsewhere is many deviations away. Values of one sign
+        may span decades, so then its logarithm must be far away, too.
         """
         values = self.values
         if than is not None and than.value is not None:

@@ -51,18 +51,18 @@ except ImportError as error:
 
 __all__ = ["DelayGenerationNode"]
 
-KEY = "botorch_delay"  # of an ask's record in the metadata of its generator run
-_MAX_ARMS = 10_000  # of one trial
+KEY = "botorch_delay"  # of the record of an ask, in the metadata of its generator run
+_MAX_ARMS = 10_000  # per trial; an arm's number is its trial's index times this, plus its place
 _LIKE = torch.empty(0, dtype=torch.double)  # dtype and device of the optimizer's tensors
 
-# Others are running; as for Ax so are abandoned ones, whose arms are not suggested again.
+# Any other status counts as running, abandoned included: Ax does not suggest such arms again.
 _STATES = {
     TrialStatus.COMPLETED: TrialState.COMPLETED,
     TrialStatus.FAILED: TrialState.FAILED,
-    TrialStatus.EARLY_STOPPED: TrialState.FAILED,  # its place is not worth another trial
+    TrialStatus.EARLY_STOPPED: TrialState.FAILED,  # its point is not worth another trial
     TrialStatus.STALE: TrialState.ABANDONED,  # the point is freed
 }
-# Attributes of Ax's parameters that a column cannot have.
+# Attributes of Ax's parameters that columns cannot have, as named in messages.
 _UNSUPPORTED = {
     "is_fidelity": "a fidelity",
     "is_hierarchical": "hierarchical",
@@ -75,29 +75,29 @@ _UNSUPPORTED = {
 class DelayGenerationNode(Readable, ExternalGenerationNode):
     """Generates what :class:`botorch_delay.BPEDelayOptimizer` asks next.
 
-    Running and, as everywhere in Ax, abandoned trials are pending: their arms are not suggested
-    again, and a round waits for design points among them. Mark a trial that will never come back
-    as failed: its arm may then be suggested again, at most twice. A trial that completes without
-    data for the objective stays pending until they come, and its round waits. The data of one that
-    was stopped early are not used; places where more trials failed, or were stopped early, than
-    completed are left alone while there are others. Arms of other nodes, or attached by hand, are
-    used once their trials are complete, and are no part of the horizon.
+    Running trials are pending and, as everywhere in Ax, so are abandoned ones: their arms are not
+    suggested again, and a round waits for design points among them. Mark a trial that will never
+    come back as failed: its arm may then be suggested again, at most twice. A trial that completes
+    without data for the objective stays pending until these come, and its round waits. Data of
+    trials that were stopped early are not used. Regions where more trials failed or were stopped
+    early than completed are avoided while there are others. Arms of other nodes, or attached by
+    hand, are used once their trials are complete, and do not count towards the horizon.
 
     The record of each ask is kept in the metadata of its generator run, so that a node of this name
-    can continue from an experiment alone. Ax's JSON rounds data to ten decimals, so arms after a
-    reload may differ by as little.
+    can continue from an experiment alone. Ax's JSON rounds data to ten decimals, so after a reload
+    arms may differ by about as much.
 
     Args:
-        name: of the node.
-        horizon: how many arms it generates; None where no end is planned.
-        seed: of everything random.
-        transition_criteria: Ax's, for when another node takes over.
+        name: the node's name.
+        horizon: how many arms it generates; None if no end is planned.
+        seed: seed of everything random.
+        transition_criteria: Ax's criteria for when another node takes over.
         options: of :class:`botorch_delay.BPEDelayOptimizer`: ``exploit``, ``confidence``, ....
-            A rule does not repeat pending points, unless it is given as ``Exploit(rule)``. A kernel
-            sees the parameters in the order of the search space, non-numeric choices as positions.
+            A rule does not repeat pending points unless it is given as ``Exploit(rule)``. A kernel
+            sees parameters in the order of the search space, and non-numeric choices as positions.
 
     Raises:
-        InputError: for unknown options; by methods that need an experiment, if there is none.
+        InputError: for unknown options; from methods that need an experiment, if there is none.
 
     Example:
         >>> from ax.api.client import Client
@@ -151,12 +151,12 @@ class DelayGenerationNode(Readable, ExternalGenerationNode):
                 are neither ranges, choices nor fixed.
         """
         run = self._update(experiment, data)
-        for number in reversed(run.open):  # each rests on those before it
+        for number in reversed(run.open):  # each depends on those before it
             run.replica.forget(number)  # its generator run never became a trial
         run.open.clear()
 
     def get_next_candidate(self, pending_parameters: list[TParameterization]) -> TParameterization:
-        """The next arm; what is pending is known from the experiment.
+        """The next arm; pending arms are known from the experiment, not from the argument.
 
         Raises:
             GenerationStrategyCompleted: if the horizon is reached, or no feasible point is left.
@@ -213,7 +213,7 @@ class DelayGenerationNode(Readable, ExternalGenerationNode):
 
 
 def _goal(experiment: Experiment) -> tuple[str, bool, str]:
-    """The metric, whether it is maximised, and the space, which Ax may change in place."""
+    """The metric, whether it is maximised, and the space as text, as Ax may change it in place."""
     config = experiment.optimization_config
     if config is None:
         raise InputError("The experiment has no objective; configure the optimization first.")
@@ -239,7 +239,7 @@ class _ExperimentRun(EngineRun):
         super().__init__(f"{node} {self._metric}", space, settings, maximize)
         self.next_number = 0  # of the next ask; asks have even numbers, other arms odd ones
         self.open: list[int] = []  # numbers of asks that have no trial yet, increasing
-        # Of the last ask, until its generator run gets it.
+        # The record of the last ask, until it is put into its generator run.
         self.record: dict[str, Any] | None = None
 
     def params(self, x: Tensor) -> dict[str, Any]:
@@ -279,7 +279,7 @@ class _ExperimentRun(EngineRun):
 
 
 def _arms(experiment: Experiment) -> Iterator[tuple[Any, int, Arm, GeneratorRun]]:
-    """The trial, number, arm, and generator run of every arm."""
+    """For every arm its trial, its number, itself, and its generator run."""
     for trial in experiment.trials.values():
         place = trial.index * _MAX_ARMS
         for generated in trial.generator_runs:
@@ -336,7 +336,7 @@ def _node_from_json(options: Mapping[str, Any], **arguments: Any) -> DelayGenera
 
 
 def _describe(name: str, value: Any) -> Any:
-    """An option as JSON; StorageError if it could not be restored from that."""
+    """An option as JSON; StorageError if it could not be restored from it."""
     record = describe_part(value)
     try:
         build_part(record, name, _LIKE)

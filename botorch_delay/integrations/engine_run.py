@@ -1,4 +1,4 @@
-"""What all engines share: an optimizer's settings, and an optimizer in step with their trials."""
+"""What all engines share: settings of an optimizer, and an optimizer in step with trials."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ STOPPED_EARLY = (
 _NOT_OPTIONS = {"domain", "horizon", "seed", "maximize"}  # engines set these themselves
 
 
-_ANY = torch.tensor([[0.0], [1.0]], dtype=torch.double)  # points of a space to check options on
+_ANY = torch.tensor([[0.0], [1.0]], dtype=torch.double)  # stand-in points, to check options
 
 
 class Settings:
     """How an engine makes a :class:`botorch_delay.BPEDelayOptimizer`, whatever the space.
 
-    A rule does not repeat pending points unless ``Exploit`` says so, as users of an engine take
-    equal trials for mistakes. Without a horizon rounds grow by a factor of 2, unless given. A
-    regret budget is refused: it depends on when answers came, which engines do not tell.
+    A rule does not repeat pending points unless an ``Exploit`` is given, as users of an engine take
+    equal trials for a mistake. Without a horizon rounds double in size, unless ``rounds`` is given.
+    A regret budget is refused, as it depends on when answers came: engines do not report that.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Settings:
         horizon: int | None,
         seed: int,
         options: Mapping[str, Any],
-        engine: type[Any] = BPEDelayOptimizer,  # which got them
+        engine: type[Any] = BPEDelayOptimizer,  # the class that was given the options
     ) -> None:
         parameters = inspect.signature(BPEDelayOptimizer).parameters
         known = sorted(parameters.keys() - _NOT_OPTIONS)
@@ -87,7 +87,7 @@ class Settings:
         given["rounds"] = HorizonRounds() if given["rounds"] is None else given["rounds"]
         if given["confidence"] is None:
             given["confidence"] = DEFAULT_CONFIDENCE
-        if isinstance(given["covar_module"], Kernel):  # of columns that are not known yet
+        if isinstance(given["covar_module"], Kernel):  # its columns are not known yet
             given["covar_module"] = RBFKernel().double()
         elif isinstance(given["covar_module"], Learned):
             given["covar_module"] = None
@@ -108,10 +108,10 @@ class EngineRun:
     study, space, or settings counts as a result obtained elsewhere.
 
     Attributes:
-        key: the same for every run of this name, space, settings and direction.
+        key: identifies runs with this name, space, settings and direction.
         ended: numbers of trials that will not change any more; the engine may add some.
         stopped_early: whether the engine ended any trial before its answer; for the engine to set.
-        remedy: what users can do where trials are of other search spaces.
+        remedy: what users can do if trials run for other search spaces.
     """
 
     remedy: ClassVar[str] = "give every worker the same arguments"
@@ -132,7 +132,7 @@ class EngineRun:
         return self.replica.optimizer
 
     def take_in(self, trials: Iterable[PastTrial | None]) -> None:
-        """As :meth:`Replica.sync`, without None; after an error all of them are read again."""
+        """As :meth:`Replica.sync`, skipping None; an error leaves ``ended`` as it was before."""
         ended = set(self.ended)
         try:
             self.replica.sync(past for past in trials if past is not None)
@@ -153,7 +153,7 @@ class EngineRun:
         return self.params(self.optimizer.recommend(tried=tried).x)
 
     def params(self, x: Tensor) -> dict[str, Any]:
-        """The parameters at a point (``d``), as the engine has them."""
+        """The parameters at a point (``d``), in the form that the engine uses."""
         return self.domain.params(x)
 
     def ask(self, number: int, **options: Any) -> dict[str, Any]:
@@ -167,9 +167,9 @@ class EngineRun:
         return self.domain.like.new_tensor(record["x"])
 
     def record_of(self, record: Any, *, running: bool) -> Mapping[str, Any] | None:
-        """The record if it is of this run; warns once about a running trial of another run.
+        """The record if it is of this run, else None; warns once of a running trial of another run.
 
-        StorageError if it is malformed; what it has in "ask" is for the replica to check.
+        StorageError if it is malformed; the part in "ask" is checked later, by the replica.
         """
         if not isinstance(record, Mapping):
             return None
@@ -195,7 +195,7 @@ class EngineRun:
     def past_ask(
         self, record: Mapping[str, Any], state: TrialState, value: float | None = None, **more: Any
     ) -> PastTrial:
-        """A trial that was asked here; ``more`` as for :meth:`with_end`."""
+        """A trial that was asked here; ``more`` are other fields of it, as for :meth:`with_end`."""
         point = self.point(record)
         running = PastTrial(record["number"], point, TrialState.RUNNING, record=record["ask"])
         return self.with_end(running, state, value, **more)
@@ -203,7 +203,7 @@ class EngineRun:
     def with_end(
         self, past: PastTrial, state: TrialState, value: float | None = None, **more: Any
     ) -> PastTrial:
-        """A trial with its state and value; it has failed if the value cannot be used."""
+        """A trial with its new state and value; it counts as failed if the value cannot be used."""
         if state is TrialState.COMPLETED:
             try:
                 value = validation.answer(value, self.domain.like, hint="")
@@ -229,7 +229,7 @@ class EngineRun:
 
 
 class Readable(ABC):
-    """The public results of an engine with one run, always up to date."""
+    """What users read from an engine that has one run, always up to date."""
 
     @abstractmethod
     def _synced(self) -> EngineRun: ...
@@ -248,7 +248,7 @@ class Readable(ABC):
         """The recommended parameters, see :meth:`BPEDelayOptimizer.recommend`.
 
         Args:
-            tried: whether only parameters of trials with a result are recommended.
+            tried: whether to recommend only parameters of trials with a result.
 
         Raises:
             NoAnswerError: before any answer.

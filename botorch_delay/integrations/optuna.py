@@ -53,10 +53,10 @@ __all__ = ["DelaySampler"]
 logger = logging.getLogger(__name__)
 
 ATTRIBUTE = "botorch_delay"  # the system attribute with the record of a trial's ask
-MAX_ATTEMPTS = 10  # choices of a point that no other process has just taken
+MAX_ATTEMPTS = 10  # tries to choose a point that no other process has just taken
 MAX_RUNS = 8  # optimizers that a sampler keeps, one per study and search space
 _now = datetime.now  # as Optuna stores times: local, without a zone
-ENOUGH_TRIALS = 10  # completed ones, until a parameter that none of them has is warned of
+ENOUGH_TRIALS = 10  # completed trials before a warning of a parameter that none of them has
 
 NONE_SHARED = (
     "No parameter with more than one value is in all completed trials, so that TPE chooses each on "
@@ -83,31 +83,31 @@ class DelaySampler(BaseSampler):
     """BPE-Delay for Optuna studies with one objective.
 
     It works with any ``n_jobs``, with ``study.ask`` and ``study.tell``, and with many processes on
-    one storage whose samplers have the same arguments; trials of other samplers count as results.
-    Running trials are pending points. The point of a failed trial may be asked again, at most
-    twice, and places where more trials failed, or were pruned, than completed are left alone while
-    there are others. The values of pruned trials are not used. Where a regret bound needs their
-    answers, design points that were lost are asked again too.
+    one storage if their samplers have the same arguments; trials of other samplers count as
+    results. Running trials are pending points. The point of a failed trial may be asked again, at
+    most twice. Regions where more trials failed or were pruned than completed are avoided while
+    there are others; values of pruned trials are not used. Lost design points are asked again, too,
+    if a regret bound needs their answers.
 
-    The parameters that all completed trials have (before the first result: that any trial has) are
-    chosen together, or those of ``search_space``, which may be conditional: where the objective
-    does not suggest one it makes no difference. Optuna's TPE chooses each of the others, and of
-    those that an enqueued trial leaves open, on its own.
+    The parameters of ``search_space`` are chosen together; without it those that all completed
+    trials have (before the first result, that any trial has). They may be conditional: one that the
+    objective does not suggest makes no difference. Optuna's TPE chooses each of the others on its
+    own, as well as those that an enqueued trial leaves open.
 
     Args:
-        horizon: how many asks are planned, after which asking is an error (without
-            ``search_space`` the first trial is none); None, without an end: rounds grow twofold.
-        seed: of everything random, the same in all processes; studies with one seed are alike.
-        search_space: distributions by name, if they are to be known before the first trial.
+        horizon: how many asks are planned; one more is an error. Without ``search_space`` the first
+            trial does not count. None if no end is planned: rounds then grow by a factor of 2.
+        seed: of everything random, equal in all processes; studies with the same seed are alike.
+        search_space: distributions by name, to fix the space before the first trial.
         stale_after: seconds after its start at which a running trial counts as lost, which frees
             its point; None for never. A late result is still used. Heartbeats of an ``RDBStorage``
             are honoured in any case.
         options: of :class:`botorch_delay.BPEDelayOptimizer`: ``exploit``, ``confidence``, .... A
-            ``covar_module`` sees the parameters as numbers, sorted by name, categories as
-            positions. A rule does not repeat pending points, unless given as ``Exploit(rule)``.
+            ``covar_module`` sees parameters as numbers, sorted by name, and categories as their
+            positions. A rule does not repeat pending points unless given as ``Exploit(rule)``.
 
     Raises:
-        InputError: for invalid arguments; by every method, if the study has several objectives.
+        InputError: for invalid arguments; from every method if the study has several objectives.
 
     Example:
         >>> import optuna
@@ -147,7 +147,7 @@ class DelaySampler(BaseSampler):
             return space
 
     def _warning(self, study: Study, space: Mapping[str, BaseDistribution]) -> str | None:
-        """What is to be known of the search space once there are results; None for nothing."""
+        """A warning about the search space once there are results; None if there is no need."""
         if not (completed := _completed(study)):
             return None
         if self._search_space is not None:
@@ -174,7 +174,7 @@ class DelaySampler(BaseSampler):
         """
         study = _checked(study)
         varying = _varying(search_space)
-        brought = varying.keys() & trial.params.keys()  # as a retried trial does
+        brought = varying.keys() & trial.params.keys()  # as of a retried trial
         if brought or not varying or "fixed_params" in trial.system_attrs:
             return {}
         with self._cache.lock:
@@ -214,11 +214,11 @@ class DelaySampler(BaseSampler):
     def recommend(self, study: Study, *, tried: bool = False) -> dict[str, Any]:
         """The recommended parameters, from all results; NoAnswerError before the first.
 
-        Those that are not chosen together are left out, unless they have one value in all trials.
+        Parameters not chosen together are left out, unless all completed trials agree on them.
 
         Args:
             study: the study.
-            tried: whether only parameters of trials with a result are recommended.
+            tried: whether to recommend only parameters of trials with a result.
         """
         run = self._synced(study)
         names = run.domain.columns.parameters
@@ -250,7 +250,7 @@ class DelaySampler(BaseSampler):
         run = self._cache.runs.pop(place, None)
         if run is None:
             run = _StudyRun(study, distributions, self._settings, self._stale_after)
-        self._cache.runs[place] = run  # the last one used comes last
+        self._cache.runs[place] = run  # the most recently used one comes last
         while len(self._cache.runs) > MAX_RUNS:
             del self._cache.runs[next(iter(self._cache.runs))]
         return run
@@ -269,13 +269,13 @@ class DelaySampler(BaseSampler):
 
 
 class _Cache:
-    """What a sampler knows of its studies; the lock is for the threads of ``n_jobs``."""
+    """What a sampler knows about its studies; the lock is for the threads of ``n_jobs``."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.runs: dict[Any, _StudyRun] = {}
         self.spaces: dict[Any, IntersectionSearchSpace] = {}
-        self.warned: set[Any] = set()  # studies without a parameter that is in all results
+        self.warned: set[Any] = set()  # studies warned about once
 
     def __reduce__(self) -> tuple[type[_Cache], tuple[()]]:
         return _Cache, ()  # a pickled sampler starts with an empty one
@@ -304,7 +304,7 @@ class _StudyRun(EngineRun):
         self._stale_after = stale_after
 
     def propose(self, trial: FrozenTrial) -> dict[str, Any]:
-        """The parameters of a trial, with which the ask is recorded."""
+        """The parameters for a trial; its ask is recorded in the storage."""
         number, trials = trial.number, self._study.get_trials(deepcopy=False)
         lost = self.sync(trials)
         known = self.replica.trial(number)
@@ -324,7 +324,7 @@ class _StudyRun(EngineRun):
             except BaseException:
                 self.replica.forget(number)
                 raise
-            # Whatever another process writes from now on, it could have seen this record.
+            # A process that writes its record later than this sees this one when it reads, as here.
             trials = self._study.get_trials(deepcopy=False)
             others = [other for other in trials if other.number != number]
             claimed = {
@@ -337,21 +337,21 @@ class _StudyRun(EngineRun):
             twins = [n for n, x in claimed.items() if x == record["x"]]
             news = [n for n in twins if not self._knows(n, record["x"])]
             if not twins or not (news or before or skip):
-                break  # a claim that was known is repeated where no other point is left
+                break  # no other claims it, or only claimed points are left
             if news:
-                # The twins may choose again too, from the same data: each skips another number of
-                # points, and never returns to a point that it left.
+                # The twins may choose again too, from the same data. So each skips a different
+                # number of points, and never returns to a point that it gave up.
                 skip += sum(twin < number for twin in news)
-            else:  # points may be left, though too few to leave some to the others
+            else:  # points may be left, but too few to pass over some for the others
                 skip, ahead = 0, False
             self.replica.forget(number)
             lost = self.sync(others)
-        else:  # free points are hard to come by
+        else:  # no free point was found: keep the last one
             self.sync(trials)
         return self.domain.params(self.point(record))
 
     def _knows(self, number: int, x: Sequence[float]) -> bool:
-        """Whether the optimizer has a trial with this point, as numbers."""
+        """Whether the optimizer has trial ``number``, at the point ``x``."""
         known = self.replica.trial(number)
         return known is not None and known.x.tolist() == x
 
@@ -373,7 +373,7 @@ class _StudyRun(EngineRun):
             if record is not None and is_complete:
                 yield from self._answered(trial, record)
             elif record is not None:
-                state = TrialState.FAILED  # if pruned, its place is not worth another trial
+                state = TrialState.FAILED  # also if pruned: its point is not worth another trial
                 if trial.number in lost:
                     state = TrialState.ABANDONED
                 elif trial.state is Theirs.RUNNING:
@@ -388,9 +388,9 @@ class _StudyRun(EngineRun):
     ) -> Iterator[PastTrial | None]:
         """A completed trial that was asked here.
 
-        Parameters that the objective did not suggest made no difference. If another value was
-        evaluated than asked for, as where a range depends on another parameter, that is a result
-        from elsewhere, and the point that was asked for counts as failed.
+        Parameters that the objective did not suggest made no difference. If it evaluated another
+        value than asked for, as when a range depends on another parameter, that is a result from
+        elsewhere, and the point that was asked for counts as failed.
         """
         asked, value = self.domain.params(self.point(record)), trial.values[0]
         suggested = {name: trial.params[name] for name in asked if name in trial.params}
@@ -450,7 +450,7 @@ def _parameter(name: str, distribution: BaseDistribution) -> Float | Int | Choic
 
 
 def _completed(study: Study) -> list[FrozenTrial]:
-    """The trials with a result that can be used, which infinity cannot."""
+    """The completed trials whose value can be used: it must be finite."""
     completed = study.get_trials(deepcopy=False, states=(Theirs.COMPLETE,))
     return [trial for trial in completed if math.isfinite(trial.values[0])]
 
@@ -461,7 +461,7 @@ def _varying(search_space: Mapping[str, BaseDistribution]) -> dict[str, BaseDist
 
 
 def _union(trials: Iterable[FrozenTrial]) -> dict[str, BaseDistribution]:
-    """The parameters that some trial has, without those on which trials disagree."""
+    """The parameters that some trial has, without those whose distributions differ."""
     found: dict[str, BaseDistribution] = {}
     disputed: set[str] = set()
     for trial in trials:
@@ -472,9 +472,9 @@ def _union(trials: Iterable[FrozenTrial]) -> dict[str, BaseDistribution]:
 
 
 def _checked(study: Study) -> Study:
-    """The whole study, of which Hyperband shows samplers one bracket; it must have one objective.
+    """The whole study, as Hyperband shows samplers one bracket only; it must have one objective.
 
-    The values of completed trials can be compared whatever their brackets.
+    Values of completed trials can be compared whatever their brackets.
     """
     study = getattr(study, "_study", study)
     if len(study.directions) > 1:

@@ -58,22 +58,22 @@ class DelaySearch(Readable, Searcher):
     The last reported metric is a trial's answer; if it is not a finite number, or the trial raised,
     the trial has failed, and its point may be suggested again, at most twice. A trial that Tune
     dropped before it reported is abandoned. A scheduler that stops trials early voids the
-    guarantee; a searcher cannot notice that.
+    guarantee, which a searcher cannot notice.
 
     To resume after a crash, give ``Tuner.restore`` the same ``param_space``. Limit the trials in
     flight with ``TuneConfig(max_concurrent_trials=...)``.
 
     Args:
-        metric: what trials report; ``TuneConfig``'s if None.
-        mode: "min" or "max"; ``TuneConfig``'s if None.
-        points_to_evaluate: configurations to suggest first, which count as samples of Tune's but
-            not as asks.
-        seed: of everything random.
+        metric: name of the result that trials report; that of ``TuneConfig`` if None.
+        mode: "min" or "max"; that of ``TuneConfig`` if None.
+        points_to_evaluate: configurations to suggest first; they count as samples for Tune, but not
+            as asks.
+        seed: seed of everything random.
         options: of :class:`botorch_delay.BPEDelayOptimizer`: ``exploit``, ``confidence``, ....
-            A rule does not repeat pending points, unless it is given as ``Exploit(rule)``.
+            A rule does not repeat pending points unless it is given as ``Exploit(rule)``.
 
     Raises:
-        InputError: for invalid arguments; by methods that need the space, before it is known.
+        InputError: for invalid arguments; from methods that need the space, before it is known.
 
     Example:
         >>> from ray import tune
@@ -89,7 +89,7 @@ class DelaySearch(Readable, Searcher):
         True
     """
 
-    CKPT_FILE_TMPL = "searcher-state-{}.json"  # Tune's own is a pickle
+    CKPT_FILE_TMPL = "searcher-state-{}.json"  # JSON, where Tune's own is a pickle
 
     def __init__(
         self,
@@ -101,12 +101,12 @@ class DelaySearch(Readable, Searcher):
         **options: Any,
     ) -> None:
         _check_objective(metric, mode)
-        Settings(1, seed, options, DelaySearch)  # raises for what can't be used with any horizon
+        Settings(1, seed, options, DelaySearch)  # raises for options that no horizon allows
         super().__init__(metric=metric, mode=mode)
         self._state = SearchState(metric, mode, seed, first=list(points_to_evaluate))
         self._options = options
         self._config: dict[str, Any] | None = None  # Tune's param_space
-        # Added results that wait for the space.
+        # Results that were added before the space is known.
         self._evaluated: list[tuple[Mapping[str, Any], float]] = []
         # Status and last result of each trial, from Tune's own state beside a restored file.
         self._known: Mapping[str, tuple[str, Mapping[str, Any]]] = {}
@@ -124,18 +124,18 @@ class DelaySearch(Readable, Searcher):
     def set_search_properties(
         self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any
     ) -> bool:
-        """Take metric, mode, ``param_space`` and number of samples from Tune; False if known.
+        """Take metric, mode, ``param_space`` and number of samples from Tune; False if it has them.
 
         Args:
-            metric: None to keep the one given before; a restored file's takes precedence.
-            mode: the same.
+            metric: its name, or None for the one given before; a restored file's takes precedence.
+            mode: likewise.
             config: Tune's ``param_space``.
             spec: ``num_samples`` is the horizon; anything else is ignored.
 
         Raises:
             InputError: if metric or mode are missing, or a parameter cannot be searched.
             NotSupportedError: for ``grid_search``, ``sample_from``, and spaces inside a ``choice``.
-            StorageError: if the restored file is of another space.
+            StorageError: if the restored file was written for another space.
         """
         if self._config is not None:
             return False
@@ -186,7 +186,7 @@ class DelaySearch(Readable, Searcher):
     def on_trial_complete(
         self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False
     ) -> None:
-        """How a trial ended: with a result, with an error, or neither.
+        """Take in how a trial ended: with a result, with an error, or neither.
 
         The result of an unknown trial, or of a failed one that was run again, is attached; anything
         else about unknown and ended trials is ignored.
@@ -225,8 +225,8 @@ class DelaySearch(Readable, Searcher):
     ) -> None:
         """Attach a result obtained elsewhere; ``add_evaluated_trials`` takes many.
 
-        It is ignored if it is not in the space, not finite, or of a trial that raised (``error``)
-        or was stopped early (``pruned``). ``intermediate_values`` are not used.
+        It is ignored if it is not finite, if the space cannot express its parameters, or if its
+        trial raised (``error``) or was pruned. ``intermediate_values`` are not used.
         """
         if error or pruned or value is None:
             return
@@ -243,14 +243,14 @@ class DelaySearch(Readable, Searcher):
             self._synced().take_in([past])
 
     def save(self, checkpoint_path: str) -> None:
-        """Write all but space and options to a JSON file, replaced atomically.
+        """Write everything but space and options to a JSON file, which is replaced atomically.
 
         Raises:
             InputError: before the space is known.
             StorageError: if the file cannot be written.
         """
         if self._state.key is None:
-            self._synced()  # which says what is missing
+            self._synced()  # raises, and says what is missing
         self._state.write(Path(checkpoint_path))
 
     def restore(self, checkpoint_path: str) -> None:
@@ -260,8 +260,8 @@ class DelaySearch(Readable, Searcher):
         known yet, trials wait for :meth:`set_search_properties`. To begin a new run with earlier
         answers, use :meth:`add_evaluated_trials` instead.
 
-        Tune writes its own state beside this file, but not at the same moment. After a kill it may
-        lack the last trial, whose place the next one takes, and may alone know how trials ended.
+        Tune writes its own state beside this file, but not at the same moment. After a kill, it may
+        lack the last trial, whose point the next one takes, or alone know how trials ended.
 
         Raises:
             StorageError: if the file cannot be read, is malformed, or is of another space, metric
@@ -282,7 +282,7 @@ class DelaySearch(Readable, Searcher):
         self.__dict__.update(restored.__dict__)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_run": None}  # which is made again from the trials
+        return self.__dict__ | {"_run": None}  # made again from the trials
 
     def _make_run(self, config: Mapping[str, Any]) -> _TuneRun:
         settings = Settings(self._state.horizon, self._state.seed, self._options)

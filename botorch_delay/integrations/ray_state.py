@@ -21,15 +21,15 @@ from botorch_delay.optimizers.replica import PastTrial
 
 @dataclass
 class SearchState:
-    """All that a searcher needs to continue, except for its space and options."""
+    """Everything that a searcher needs to continue, except for its space and options."""
 
     metric: str | None  # what trials report; None while unknown
     mode: str | None  # "min" or "max"; None while unknown
     seed: int  # of everything random
     horizon: int | None = None  # how many asks are planned
-    key: str | None = None  # of EngineRun; None while the space is unknown
+    key: str | None = None  # that of the EngineRun; None while the space is unknown
     trials: dict[str, PastTrial] = field(default_factory=dict)  # by Tune's ids
-    # The rest of ``points_to_evaluate``: configurations while the space is unknown, then points.
+    # The ``points_to_evaluate`` left: configurations while the space is unknown, then points.
     first: list[Any] = field(default_factory=list)
 
     def write(self, path: Path) -> None:

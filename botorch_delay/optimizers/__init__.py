@@ -1,4 +1,4 @@
-"""Optimizers: ask and tell."""
+"""The optimizers, each with ``ask`` and ``tell``."""
 
 from botorch_delay.optimizers.replica import PastTrial, Replica
 

@@ -1,4 +1,4 @@
-"""Index methods with delayed answers: upper confidence bounds, Thompson samples, BoTorch's own."""
+"""Index methods with delayed answers: UCB, Thompson sampling, BoTorch acquisition functions."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ from botorch_delay.optimizers.run import exclusive
 
 
 class AcquisitionOptimizer(Optimizer):
-    """Ask where a rule is largest, given what has arrived and what is pending.
+    """Ask the maximiser of a rule, given the answers so far and the pending points.
 
-    The guide ``methods.md`` lists the published methods that this can run, with their sources.
+    The guide ``methods.md`` lists the published methods that this can run, with their sources. The
+    arguments not listed here are those of :class:`BPEDelayOptimizer`.
 
-    UCB and Thompson sampling keep the posterior of every candidate up to date: an ask and a tell
-    cost at most O(N n) for N candidates and n distinct points asked, in whatever order answers
-    come. On a box the candidates are a quasi-random pool, and the best of them climb along the
-    gradient; with a learned kernel those with the best mean, and not far. A BoTorch acquisition is
-    evaluated at every candidate, before the first answer the deviation; analytic ones, which have
-    no ``X_pending``, are given the fantasy model. Ties go to the lowest index.
+    UCB and Thompson sampling keep the posterior at every candidate up to date: an ask and a tell
+    cost at most O(N n) for N candidates and n distinct points asked, whatever the order of answers.
+    On a box the candidates are a quasi-random pool, and gradient ascent starts from the best; with
+    a learned kernel it starts from those with the best mean and stays near them. A BoTorch
+    acquisition function is evaluated at every candidate (before any answer, the deviation is);
+    analytic ones, which take no ``X_pending``, get the fantasy model. Ties go to the lowest index.
 
-    An abandoned trial is not pending any more. One that failed stays counted, except under
-    ``Ignore``; its point may be asked again, at most twice.
-
-    Arguments not listed here are those of :class:`BPEDelayOptimizer`.
+    An abandoned trial no longer counts as pending. A failed trial still counts as if it were,
+    except under ``Ignore``; its point may be asked again, at most twice.
 
     Args:
-        horizon: how many asks are planned; None without an end.
-        rule: a :class:`Rule`, or what :class:`BotorchRule` takes; ``UCB(6.0)`` if None.
-        pending: how pending points enter; :class:`Hallucinate` if None.
-        repeat_pending: whether a point may be asked again while a trial of it is running. If not,
-            this happens only if every point that may be asked has one.
+        horizon: how many asks are planned; None if no end is planned.
+        rule: a :class:`Rule`, or whatever :class:`BotorchRule` takes; ``UCB(6.0)`` if None.
+        pending: how pending points enter the posterior; :class:`Hallucinate` if None.
+        repeat_pending: whether a point may be asked again while a trial of it is running. If False,
+            this happens only once every point that may be asked has a running trial.
 
     Raises:
-        NotSupportedError: for samples on a box or over 5,000 points of a kernel without features.
+        NotSupportedError: for Thompson sampling on a box, or on more than 5,000 points, with a
+            kernel for which no random Fourier features are known.
 
     Example:
         >>> import torch
@@ -98,7 +98,7 @@ class AcquisitionOptimizer(Optimizer):
     @property
     @exclusive
     def method(self) -> str:
-        """The published name of this combination, or a description."""
+        """The published name of this rule and treatment of pending points, or a description."""
         self._maximizer.update()
         rule, model = self._config.rule, self._maximizer.model
         name = rule.method(model.pending)

@@ -1,7 +1,7 @@
-"""What BPE-Delay claims of a configuration and its run so far, and why not more.
+"""What BPE-Delay claims for a configuration and its run so far, and why it claims no more.
 
-A claim may end because of the configuration, because of what a round did (kept in its record as a
-``Departure``), and because of what happened outside rounds, which is kept here.
+A claim may fail because of the configuration, because of what a round did (kept in its record as a
+``Departure``), or because of something that happened outside rounds, which is kept here.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from botorch_delay.optimizers.certificate import ROUNDING, Certificate, is_noisi
 from botorch_delay.optimizers.config import BPEConfig
 from botorch_delay.optimizers.round_sequence import RoundSequence
 
-# The least norm that the answers allow is computed after each of the first answers, then whenever
-# their number has grown by a tenth.
+# The smallest RKHS norm consistent with the answers is computed after each of the first FIRST_TESTS
+# answers, then whenever their number has grown by this factor, since its cost is cubic.
 FIRST_TESTS, GROWTH_TO_TEST = 20, 1.1
 
 _NO_STRAGGLERS = (
@@ -50,7 +50,7 @@ _FALSE_ALARM = (
 
 
 class Audit(TrialObserver):
-    """Keeps what happened in a run with valid bounds, and says what is claimed after it."""
+    """Records what happened in a run with valid bounds, and states what can still be claimed."""
 
     def __init__(
         self, config: BPEConfig, ledger: Ledger, rounds: RoundSequence, budget: Budget | None
@@ -59,14 +59,14 @@ class Audit(TrialObserver):
         self._rounds, self._budget = rounds, budget
         self._constants = config.confidence.constants if config.proves else None
         self._kernel = config.fixed and copy.deepcopy(config.fixed.covar_module).cpu()
-        self.failed = 0  # failed trials, except the last one of a run
+        self.failed = 0  # failed trials, except one that is the last ask of the run
         self.abandoned = 0  # abandoned design points whose answers the regret bound needs
         self.beyond_bound = 0  # trials that took longer than u_T
-        self.amended = 0  # corrected trials, and detached results where bounds use them
-        self.norm = 0.0  # the largest norm that answers needed since the last correction
-        self.tested = 0  # the number of answers when it was last computed
-        self.own_noise = False  # whether an answer came with a noise variance of its own
-        self.noisier = False  # whether one is above that of the scale that the bounds rest on
+        self.amended = 0  # corrections, and detached results if bounds use attached ones
+        self.norm = 0.0  # largest norm that the answers required since the last correction
+        self.tested = 0  # the number of answers when that norm was last computed
+        self.own_noise = False  # whether an answer has a noise variance other than noise_var
+        self.noisier = False  # whether an answer has a noise variance above noise_std squared
         self._broken: dict[str, None] = {}  # reasons why the claim has ended, in order
 
     def settled(self, trial: Trial) -> None:
@@ -125,8 +125,8 @@ class Audit(TrialObserver):
         return self._rounds.open is None or len(self._ledger) == self._config.horizon
 
     def _is_closed_on(self, step: int, trial_id: int | None = None) -> bool:
-        """Whether a round may have been judged with a report made after ``step`` asks."""
-        # The id is of an answer; a round may also have closed without a failed trial.
+        """Whether a closed round may have used what was told after ``step`` asks."""
+        # Records name only answers; a failure may have let a round close without its trial.
         if trial_id is not None and self._config.evidence == "round":
             return any(trial_id in record.trial_ids for record in self._rounds.records)
         return step <= self._rounds.closed_at
@@ -151,13 +151,13 @@ class Audit(TrialObserver):
             found.add(Departure.UNEVEN)
 
     def _has_other_noise(self, trial: Trial) -> bool:
-        """Whether an answer has another noise variance than the surrogate's."""
+        """Whether an answer was told with a noise variance other than the surrogate's."""
         own, surrogate = trial.noise_var, self._config.fixed
         assert surrogate is not None
         return own is not None and abs(own / surrogate.noise_var - 1.0) > ROUNDING
 
     def test(self) -> dict[str, Any] | None:
-        """The least norm of a function with these answers, if due, as the data of an event."""
+        """The smallest RKHS norm consistent with the answers, as event data; None if not due."""
         config, constants = self._config, self._constants
         count, tested = self._ledger.answer_count, self.tested
         grown = count > tested and not FIRST_TESTS < count < GROWTH_TO_TEST * tested
@@ -176,15 +176,15 @@ class Audit(TrialObserver):
         self.tested = validation.whole(data["answers"], "answers", 0)
 
     def certificate(self, found: Certificate) -> Certificate:
-        """A certificate, void where the answers have needed a larger norm since a correction."""
+        """The certificate, void if answers since the last correction required a larger norm."""
         if self._constants is None or found.refuted or self.norm <= found.norm_bound:
             return found
-        norm, delta = self.norm, self._config.delta  # of which guarantee says the same
+        norm, delta = self.norm, self._config.delta  # as in guarantee
         void = replace(found, regret=math.inf, gap=math.inf, refuted=True)
         return replace(void, norm_at_least=norm, delta=delta)
 
     def guarantee(self) -> Guarantee:
-        """The regret bound of Theorem 1 and what comes on top of it, or what is missing for it."""
+        """The regret bound of Theorem 1 and what comes on top of it, or why it is not claimed."""
         config, budget, terms = self._config, self._budget, None
         assumptions = self._assumptions()
         departed = {entry for record in self._rounds.records for entry in record.departures}
@@ -246,7 +246,7 @@ class Audit(TrialObserver):
         assert self._config.fixed is not None
         assert self._constants is not None
         largest = self._rounds.active.largest_prior_deviation(self._config.fixed.covar_module)
-        most = 2.0 * self._constants.norm_bound * largest  # of functions of that norm
+        most = 2.0 * self._constants.norm_bound * largest  # the widest range of such an f
         asks, cost = 0, 0.0
         rounds: list[tuple[int, float | None]] = [(self._rounds.out_of_round, None)]
         rounds += [(record.extra_asks, record.half_width) for record in self._rounds.records]
@@ -255,12 +255,12 @@ class Audit(TrialObserver):
         for count, half_width in rounds:
             asks += count
             cost += count * most
-            if half_width is not None:  # no point of more regret was left
+            if half_width is not None:  # what survives has at most this regret
                 most = min(most, 4.0 * half_width)
         return asks, cost
 
     def _assumptions(self) -> list[str]:
-        """What the claim rests on, in words, for users to judge; but for the terms of a budget."""
+        """What the claim rests on, for users to judge; :meth:`guarantee` adds a budget's terms."""
         config, again = self._config, ""
         if self.failed or self.abandoned:
             again = (
@@ -318,7 +318,7 @@ class Audit(TrialObserver):
         return assumptions
 
     def _configuration(self) -> list[str]:
-        """What a configuration lacks for the claim."""
+        """Why the configuration does not support the claim."""
         config, resets = self._config, self._rounds.resets > 0
         confidence, delay, kernel = config.confidence, config.delay, config.covar_module
         missing = []
@@ -373,7 +373,7 @@ class Audit(TrialObserver):
         return []
 
     def _what_happened(self, departed: set[Departure], *, refuted: bool) -> list[str]:
-        """Why valid bounds do not carry the claim any more."""
+        """Which events of the run end the claim although the bounds are valid."""
         config, budgeted = self._config, self._budget is not None
         kept = budgeted and not refuted and not self.noisier
         certified = "; certificate holds all the same" if kept else ""
@@ -407,7 +407,7 @@ class Audit(TrialObserver):
             f"{wide}.",
         }
         missing += [sentence for departure, sentence in reasons.items() if departure in departed]
-        limit = len(self._ledger) - 1 - self._longest_wait  # those still running count as well
+        limit = len(self._ledger) - 1 - self._longest_wait  # running trials count too
         beyond = self.beyond_bound + sum(trial.id < limit for trial in self._ledger.running())
         if beyond:
             missing.append(
@@ -418,20 +418,20 @@ class Audit(TrialObserver):
 
 
 def _geometric_factor(growth: float) -> float:
-    """Against the worst-case form of Theorem 1's bound, after the first round, if q_r = g q_{r-1}.
+    """The factor on the worst-case form of Theorem 1's bound, without round 1, if q_r = g q_{r-1}.
 
-    That form charges an ask of round r h(q_{r-1}), where h(q) = min(D, c sqrt(Gamma(q) / q)) falls
-    and sqrt(q) h(q) grows: in all at least T h(T). Here a round is charged
-    q_r h(q_{r-1}) <= h(T) sqrt(T) sqrt(g q_r), and
-    sum sqrt(q_r) <= sqrt(T) sqrt(2 sqrt(g) / (sqrt(g) - 1)) by Cauchy-Schwarz: the last round,
-    cut anywhere, and the geometric series before it.
+    That form charges h(q_{r-1}) for each ask of round r. h(q) = min(D, c sqrt(Gamma(q) / q)) is
+    decreasing and sqrt(q) h(q) increasing, so that it comes to at least T h(T) in total. Here a
+    round is charged q_r h(q_{r-1}) <= h(T) sqrt(T) sqrt(g q_r), and
+    sum sqrt(q_r) <= sqrt(T) sqrt(2 sqrt(g) / (sqrt(g) - 1)) by Cauchy-Schwarz, for the last round,
+    wherever it is cut, and the geometric series of the rounds before it.
     """
     root = math.sqrt(growth)
     return math.sqrt(2.0 * growth * root / (root - 1.0))
 
 
 def _of_delays(config: BPEConfig) -> list[str]:
-    """What delays may depend on, which the answers that bounds use decide."""
+    """What delays may depend on; this follows from which answers the bounds use."""
     found = []
     if config.exact:
         found.append(
@@ -462,7 +462,7 @@ def _of_delays(config: BPEConfig) -> list[str]:
 
 
 def _of_rounds(config: BPEConfig) -> list[str]:
-    """What the regret bound counts of asks while rounds wait, and what its factor multiplies."""
+    """How the regret bound counts asks made while rounds wait, and what its factor multiplies."""
     assumptions = []
     if config.fraction < 1.0 or config.geometric is not None:
         assumptions.append(

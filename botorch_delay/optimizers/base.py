@@ -35,19 +35,19 @@ from botorch_delay.history.trials import (
 from botorch_delay.optimizers.reading import ReadableRun
 from botorch_delay.optimizers.run import exclusive
 
-MAX_REASON = 10_000  # characters: a file keeps every reason
+MAX_REASON = 10_000  # characters; the rest is cut, since files keep all reasons
 
 
 class Optimizer(ReadableRun):
     """Ask and tell; the base of every optimizer.
 
-    Threads may share an optimizer: calls are serialised, and results depend on their order alone.
+    Threads may share an optimizer: calls are serialised, and results depend only on their order.
     Only ``copy.deepcopy`` and changes of ``notes`` are not guarded. Processes share a file instead,
     see :func:`botorch_delay.editing`.
     """
 
     def __new__(cls, *_: Any, **options: Any) -> Self:
-        """Explain ``maximize`` to those who know the words of other libraries."""
+        """Refuse other libraries' names for ``maximize`` with an error that explains it."""
         if unknown := {"minimize", "direction", "minimise", "maximise"} & options.keys():
             raise InputTypeError(
                 f"{cls.__name__} has no option {min(unknown)!r}; pass maximize=False to minimise. "
@@ -65,12 +65,12 @@ class Optimizer(ReadableRun):
     def ask(self, n: int | None = None) -> Trial | list[Trial]:
         """The next trial, or with ``n`` a list of the next ``n``.
 
-        ``ask(n)`` equals ``n`` single asks with no answer between them. If one fails after the
-        first, the list holds the trials before it, with a
-        :class:`~botorch_delay.exceptions.FewerTrialsWarning`.
+        ``ask(n)`` equals ``n`` single asks with no answer between them. If an ask after the first
+        fails, the list holds the trials made before it, and a
+        :class:`~botorch_delay.exceptions.FewerTrialsWarning` is issued.
 
         Raises:
-            HorizonError: if fewer asks are left; then nothing is asked.
+            HorizonError: if fewer asks are left, or the run is finished; then nothing is asked.
             EmptyDomainError: if no feasible point is left.
         """
         count = 1 if n is None else validation.whole(n, "n", 1)
@@ -94,7 +94,7 @@ class Optimizer(ReadableRun):
             try:
                 choice = self._choose()
                 point = self._domain.on_cpu[row_of(choice)] if choice.x is None else choice.x
-                if self._domain.columns.stepped:  # what is evaluated, and may come again
+                if self._domain.columns.stepped:  # as evaluated; a repeat is then the same point
                     point = self._domain.columns.rounded(point.unsqueeze(0)).squeeze(0)
                 data = {"x": point.tolist(), "point": choice.index}
                 data |= {"round": choice.round, "slot": choice.slot, **choice.data}
@@ -116,16 +116,15 @@ class Optimizer(ReadableRun):
     def tell(
         self, trial: Trial | int, y: SupportsFloat, noise_var: SupportsFloat | None = None
     ) -> None:
-        """The answer of a trial, in any order, also after the horizon.
+        """Report the answer of a trial; answers may come in any order, also after the horizon.
 
-        One that comes after its round has closed, or after the trial was abandoned, serves no
-        design point; rules, recommendations and certificates use it. A failed trial takes its
-        answer by :meth:`correct`. One far from all others is accepted with an
-        :class:`OutlierWarning`.
+        An answer that comes after its round has closed, or after its trial was abandoned, serves no
+        design point, but rules, recommendations and certificates use it. For a failed trial use
+        :meth:`correct`. An answer far from all others is accepted with an :class:`OutlierWarning`.
 
         Args:
             trial: the trial or its id.
-            y: its value, a float or a 0-dim tensor, finite.
+            y: the observed value, a finite float or 0-dim tensor.
             noise_var: noise variance of this value, if known; it must not depend on the value.
 
         Raises:
@@ -157,17 +156,17 @@ class Optimizer(ReadableRun):
     def correct(self, trial: Trial | int, value: float | Tensor | None, reason: str = "") -> None:
         """Replace a wrong answer or failure; the old one is kept in ``trial.corrections``.
 
-        A noise variance that was told stays as it is.
+        A noise variance told with the old answer is kept.
 
         Everything computed from now on uses the new value, ``certificate`` included. Decisions
         already made stay, such as what a round eliminated. So ``guarantee`` ends for good if a
-        round was closed, or an ask priced against a regret budget, with the wrong report; else it
-        goes on under an assumption that it names.
+        round was closed, or an ask priced against a regret budget, on the wrong report; otherwise
+        it continues, with an additional assumption that it lists.
 
         Args:
             trial: an answered or failed trial, or its id.
-            value: what the evaluation gave, finite; None if it failed.
-            reason: why it is corrected, kept with the trial.
+            value: the value that the evaluation gave, finite; None if it failed.
+            reason: why the trial is corrected; kept with it.
 
         Raises:
             TrialError: if the trial is unknown, foreign, running, abandoned (use ``tell``), or
@@ -194,9 +193,9 @@ class Optimizer(ReadableRun):
     def mark_failed(self, trial: Trial | int, reason: str | BaseException = "") -> None:
         """The trial crashed, perhaps because of its point: no answer will come.
 
-        The point stays counted in sigma, and may be asked again at most twice; then, without an
-        answer of a trial in between, it is taken out of the domain. The reason, a text or the
-        exception itself, is kept.
+        The point still counts in sigma, and may be asked again at most twice: after three failures
+        with no answer in between it is taken out of the domain. The reason, a text or the exception
+        itself, is kept.
 
         Raises:
             TrialError: if the trial is unknown, foreign or not running.
@@ -207,10 +206,10 @@ class Optimizer(ReadableRun):
     def mark_abandoned(self, trial: Trial | int) -> None:
         """The trial will not come back, through no fault of its point, which may be asked again.
 
-        A late answer is still accepted, and used where all data are used. A round of BPE-Delay does
-        not wait for this trial; where the regret bound needs its answer (valid bounds, noise, and
-        neither a law nor ``straggler_factor``) the point is asked again, at most twice, and the
-        round waits for that.
+        A late answer is still accepted, and used wherever all data are used. A round of BPE-Delay
+        does not wait for this trial. Where the regret bound needs its answer (valid bounds, noise,
+        and neither a delay law nor ``straggler_factor``), the point is asked again, at most twice,
+        and the round waits for the repeat.
 
         Raises:
             TrialError: if the trial is unknown, foreign or not running.
@@ -219,17 +218,17 @@ class Optimizer(ReadableRun):
 
     @exclusive
     def attach(self, x: Points, y: float | Tensor | np.ndarray | Sequence[float] | Series) -> None:
-        """Add results obtained elsewhere: used where all data are used, not part of the horizon.
+        """Add results obtained elsewhere: used wherever all data are, not counted in the horizon.
 
-        Each counts as an evaluation with noise of its own. Where a guarantee rests on them
-        (``evidence="all"`` with valid bounds), a repeated point and value raise a
-        :class:`RepeatedResultWarning`; values by name that cannot be asked an
+        Each counts as a separate evaluation with its own noise. Where a guarantee rests on them
+        (``evidence="all"`` with valid bounds), repeating both point and value of an earlier result
+        issues a :class:`RepeatedResultWarning`; a point given by name that could not be asked, an
         :class:`OutsideWarning`.
 
         Args:
-            x: ``d`` or ``n x d``, in the domain or not; or the values of one point by name, or a
-                list of such dicts or a ``pandas.DataFrame``, where numbers may lie outside their
-                intervals and between their steps, but an Int stays whole.
+            x: points, ``d`` or ``n x d``, in the domain or not; or the values of one point as a
+                dict by name, a list of such dicts, or a ``pandas.DataFrame``. There numbers may lie
+                outside their intervals and between their steps, but an Int must be whole.
             y: a number for one point, else ``n`` or ``n x 1``, a list or a ``pandas.Series``.
 
         Raises:
@@ -246,7 +245,7 @@ class Optimizer(ReadableRun):
         rows, known = self._domain.find(X).tolist(), len(self._ledger.values)
         for point, row, value in zip(X.tolist(), rows, numbers, strict=True):
             self._happen("attached", value, {"x": point, "point": None if row < 0 else row})
-        if by_name:  # typed, perhaps with a slip
+        if by_name:  # perhaps mistyped
             for point in X:
                 self._domain.warn_outside(point)
         self._warn_far(self._ledger.attached[-len(X) :], known)
@@ -269,7 +268,7 @@ class Optimizer(ReadableRun):
 
         Args:
             result: one of ``attached``, or its id.
-            reason: why, kept with it.
+            reason: why it is taken back; kept with it.
 
         Raises:
             InputError: if there is no such result, or it was taken back already.
@@ -284,19 +283,19 @@ class Optimizer(ReadableRun):
 
     @exclusive
     def extend(self, horizon: int | None = None) -> None:
-        """Plan more asks; a run that is at its end, or was finished, goes on.
+        """Plan more asks; a run that has reached its end, or was finished, goes on.
 
         An open round keeps its length; later ones follow from the new horizon. The regret bound is
-        proved for a horizon known from the first ask: after it ``guarantee`` ends for good, and
-        what it claimed covers the asks until then. ``certificate`` goes on.
+        proved for a horizon known from the first ask, so that an extension ends ``guarantee`` for
+        good; what it claimed covers the asks until then. ``certificate`` continues to hold.
 
         Args:
-            horizon: T, how many asks are planned, those already made included; None for as many as
-                before, after :meth:`finish`.
+            horizon: T, the total number of asks planned, including those already made; None, after
+                :meth:`finish`, to resume with the old horizon.
 
         Raises:
-            InputError: if it is not above the present horizon, or there is none, unless the run was
-                finished and goes on as it was planned.
+            InputError: if ``horizon`` is not above the present one, or no end is planned, unless a
+                run that was finished early resumes as it was planned.
         """
         before = self.horizon
         cut_short = self._finished and (before is None or len(self._ledger) < before)
@@ -321,11 +320,11 @@ class Optimizer(ReadableRun):
 
     @exclusive
     def finish(self) -> None:
-        """End the run: the open round closes with what has arrived, and no ask follows.
+        """End the run: the open round closes with the answers so far, and no ask follows.
 
-        With valid bounds a round that is cut short is not judged by its own answers, on which the
-        decision to end the run may depend. With a delay law, after the last ask, it is, as in
-        Algorithm 1: by the answers told so far, at a moment that must not depend on values.
+        With valid bounds, a round that is cut short eliminates nothing by its own answers, since
+        the decision to end the run may depend on them. With a delay law, after the last ask, it
+        does, as in Algorithm 1; then the moment of this call must not depend on values.
         """
         if not self._finished:
             self._close_last()
@@ -338,17 +337,17 @@ class Optimizer(ReadableRun):
         self._warn_far([trial], known)
 
     def _warn_far(self, new: Sequence[Trial | Attached], known: int) -> None:
-        """Warn of new results that are far from all others, ``known`` before them."""
+        """Warn of new results far from all others; ``known`` results had come before them."""
         values = self._ledger.values
         if known <= ENOUGH_ANSWERS < len(values):
-            # The first answers had too few others; a slip that looks best would do most harm.
+            # Earlier ones had too few others to compare with; an error in the best does most harm.
             best = values[-1 if self._config.sign > 0 else 0]
             added = {id(result) for result in new}
             first = [r for r in self._ledger.results() if r.value == best and id(r) not in added]
             new = [*new, *first]
         for result in new:
             if result.value is None or result.value not in (values[0], values[-1]):
-                continue  # no other can be far from all
+                continue  # only an extreme value can be far from all others
             far = self._ledger.far(result.value, than=result)
             what, remedy = f"answer of trial {result.id}", f"correct({result.id}, value)"
             if isinstance(result, Attached):
@@ -362,13 +361,13 @@ class Optimizer(ReadableRun):
 
     @abstractmethod
     def _choose(self) -> Suggestion:
-        """The next point. Rounds close here and nowhere else, but for the last."""
+        """The next point. Rounds close only here, except the last one."""
 
     def _decide_after_settled(self, trial: Trial) -> None:
         """Decide what follows from a trial's end, or from its correction."""
 
     def _close_last(self) -> None:
-        """Close what is open, at the end of the run."""
+        """Close the open round, if there is one, at the end of the run."""
 
     def _running(self, trial: Trial | int, verb: str) -> Trial:
         found = self._ledger.find(trial)
@@ -386,7 +385,7 @@ class Optimizer(ReadableRun):
 
 
 def _said(reason: str | BaseException) -> dict[str, str]:
-    """A reason that any file can keep, if there is one, as the data of an event."""
+    """A reason as event data, in a form that any file can keep; empty without a reason."""
     if isinstance(reason, BaseException):
         reason = f"{type(reason).__name__}: {reason}"
     validation.instance(reason, str, "reason", "a str or an exception")
@@ -395,15 +394,15 @@ def _said(reason: str | BaseException) -> dict[str, str]:
 
 
 def _listed(y: Any, count: int | None) -> list[Any]:
-    """The values of ``count`` points as a list; None: of one, whose value may be alone."""
-    if (to_numpy := getattr(y, "to_numpy", None)) is not None:  # of pandas
+    """The values of ``count`` points as a list; with None of one, maybe given as a bare number."""
+    if (to_numpy := getattr(y, "to_numpy", None)) is not None:  # a pandas object
         y = to_numpy()
     if isinstance(y, Tensor):
         validation.tensor(y, "y")
     expected = count or 1
     if isinstance(y, np.ndarray | Tensor) and y.ndim:
         y = y.ravel() if y.shape == (expected, 1) else y
-        y = [*y] if isinstance(y, np.ndarray) and y.dtype.kind in "mM" else y.tolist()  # times
+        y = [*y] if isinstance(y, np.ndarray) and y.dtype.kind in "mM" else y.tolist()  # mM: times
     listed = isinstance(y, Sequence) and not isinstance(y, str | bytes | bytearray)
     if listed and (isinstance(y, list | tuple) or count is not None):
         values = [validation.real(value, f"y[{row}]") for row, value in enumerate(y)]

@@ -56,59 +56,59 @@ class BPEDelayOptimizer(Optimizer):
         >>> opt.recommend().index == second.index
         True
 
-    In round r design points are asked where sigma, given those of the round so far, is largest on
-    the active set. When the round closes, confidence bounds from its answers eliminate every point
+    In round r each design point is the active point where sigma, given the round's design points so
+    far, is largest. When the round closes, confidence bounds from its answers eliminate every point
     whose upper bound is below the largest lower bound.
 
     Without a delay law a round closes when its first q_r design points are settled, and its bounds
-    use exactly those (heuristic ones all answers, as ``evidence`` says). With a law, rounds have
-    the lengths ``t_r = ceil(q_r + u_T(delta))`` of Algorithm 1, and bounds use the design points
-    answered by then. A round closes inside ``ask``, before the point is chosen; the last one when
-    all its asks are settled, or at ``finish``. A design point whose trial fails is asked again, at
-    most twice; so is an abandoned one where the regret bound needs its answer (valid bounds, noise,
-    and neither a law nor ``straggler_factor``).
+    use exactly those (heuristic bounds may use all answers, see ``evidence``). With a law, rounds
+    have the lengths ``t_r = ceil(q_r + u_T(delta))`` of Algorithm 1, and bounds use the design
+    points answered by then. A round closes inside ``ask``, before the point is chosen; the last one
+    when all its asks are settled, or at ``finish``. A design point whose trial fails is asked
+    again, at most twice; so is an abandoned one where the regret bound needs its answer (valid
+    bounds, noise, and neither a law nor ``straggler_factor``).
 
-    Every other ask follows ``exploit`` on all data, restricted to the active set; with a learned
-    kernel not once there are twice as many answers as when points were first eliminated, nor while
-    the best answer is at an eliminated point.
+    Every other ask follows ``exploit``, which uses all data, on the active set. With a learned
+    kernel it may leave the active set once there are twice as many answers as when points were
+    first eliminated, and while the best answer is at an eliminated point.
 
-    The regret bound charges every ask of a round the same, whatever active point it is, and
-    these asks affect neither the round's bounds nor when it closes. So the bound is unchanged if
-    design points come first (``explore_fraction`` 1). If a share rho of the asks are design points,
-    its worst-case form, in terms of the maximal information gain, grows by at most 1 / sqrt(rho);
-    with the deviations that designs really leave it may grow by more.
+    The regret bound charges every ask of a round the same, whatever active point it is, and asks
+    outside the design affect neither the round's bounds nor when it closes. So the bound is
+    unchanged if design points come first (``explore_fraction`` 1). If a share rho of the asks are
+    design points, its worst-case form, in terms of the maximal information gain, grows by a factor
+    of at most 1 / sqrt(rho); the bound with the actual posterior deviations may grow by more.
 
     Args:
         domain: a finite action set, a box, or a :class:`Space`.
-        horizon: T, how many asks are planned; None, with :class:`GeometricRounds`, without an end.
-        covar_module: the kernel, fixed; :class:`Learned`, or None, to learn kernel and noise from
-            the answers: then nothing is claimed, and until three answers are in, the rule
+        horizon: T, the number of asks planned; None for no planned end (:class:`GeometricRounds`).
+        covar_module: a kernel, which stays fixed; or :class:`Learned`, or None, to learn kernel and
+            noise from the answers: then nothing is guaranteed, and before the third answer the rule
             asks points in a random order.
-        noise_var: lambda^2, given if and only if the kernel is; not with ``exact``.
-        confidence: the bounds that eliminate; ``FixedBeta(6.0)`` if None.
-        delay: a delay law, for rounds of fixed length.
+        noise_var: lambda^2; required with a given kernel (unless ``exact``), refused otherwise.
+        confidence: the confidence bounds that eliminate points; ``FixedBeta(6.0)`` if None.
+        delay: a delay law, for rounds of fixed length; None for rounds that close on arrival.
         delta: failure probability of the guarantee, in (0, 1).
         rounds: how many design points each round has: :class:`HorizonRounds` (if None) or
             :class:`GeometricRounds`.
-        exploit: what chooses the asks that are not design points: :class:`Exploit`, or a rule or
-            what :class:`BotorchRule` takes, for ``Exploit(rule)``; :class:`WithinBudget`; None to
-            continue the design, as Algorithm 1 does.
-        explore_fraction: rho in (0, 1], the share of asks that are design points. If None 0.005;
-            1 if ``exploit`` is None or ``WithinBudget``, or with a delay law.
-        evidence: "round": bounds use the round's own design points. "all": where they are a
-            heuristic they use all answers instead; with proved bounds, those of
-            ``Confidence.adaptive`` from all answers are intersected with the round's own, delta
-            split evenly. If None "all" where bounds are a heuristic and no delay law is given, else
-            "round".
-        exact: evaluations have no noise: a jitter stands for ``noise_var``, no point is asked
-            twice, and bounds use all answers.
-        seed: of Thompson samples, of searches on a box, and, with a learned kernel, of the order of
-            the first points and of restarts of a fit.
-        maximize: whether large values are good; public values keep their sign.
+        exploit: what chooses the asks that are not design points: an :class:`Exploit`; a rule, or
+            whatever :class:`BotorchRule` takes, which stands for ``Exploit(rule)``; a
+            :class:`WithinBudget`; or None, to continue the design as Algorithm 1 does.
+        explore_fraction: rho in (0, 1], the share of asks that are design points. If None, 0.005,
+            but 1 if ``exploit`` is None or ``WithinBudget``, or with a delay law.
+        evidence: "round": bounds use the round's own design points. "all": heuristic bounds use all
+            answers instead; proved bounds are intersected with those of ``Confidence.adaptive``
+            from all answers, delta split evenly. If None, "all" with ``exact``, or for heuristic
+            bounds with an :class:`Exploit` and no delay law; else "round".
+        exact: whether evaluations are noise-free: then a jitter replaces ``noise_var``, no point is
+            asked twice, and bounds use all answers.
+        seed: for Thompson samples, searches on a box and, with a learned kernel, the order of the
+            first points and the restarts of fits.
+        maximize: whether large values are good; public values keep the user's sign.
 
     Raises:
-        InputError: if an option cannot be used, or not with the others.
-        NotSupportedError: on a box, for ``evidence="all"`` with proved bounds.
+        InputError: if an option is invalid, or cannot be combined with the others.
+        NotSupportedError: on a box, for ``WithinBudget``, ``straggler_factor``, or
+            ``evidence="all"`` with proved bounds.
     """
 
     def __init__(
@@ -180,8 +180,8 @@ class BPEDelayOptimizer(Optimizer):
     ) -> BPEDelayOptimizer:
         """Algorithm 1 as printed; arguments as in the constructor.
 
-        Every ask is by maximum sigma, and Theorem 1's multiplier uses the number of points of the
-        whole domain. Its printed width is ``RKHSConfidence(..., tight=False)``; ``delay=NoDelay()``
+        Every ask maximises sigma, and Theorem 1's multiplier uses the number of points of the whole
+        domain. The printed half-width is ``RKHSConfidence(..., tight=False)``; ``delay=NoDelay()``
         gives BPE (Li & Scarlett 2022). ``seed`` has no effect on a finite set. On a box, which the
         paper does not have, rounds and bounds are those of the constructor with ``exploit=None``.
         """
@@ -209,18 +209,18 @@ class BPEDelayOptimizer(Optimizer):
         seed: int = 0,
         maximize: bool = True,
     ) -> BPEDelayOptimizer:
-        """A regret bound that is proved beforehand, and on sets a certificate as the run goes on.
+        """A regret bound proved before the run and, on a finite set, a certificate during it.
 
         On a finite set :class:`CertifyingUCB` chooses asks :class:`WithinBudget`: with probability
         1 - delta regret is at most 1.25 times BPE-Delay's own bound, plus what extra asks cost, and
-        ``certificate``, which the rule keeps small, bounds it at all times. (Regret within the same
-        bound is least with ``exploit=WithinBudget()``.) On a box a tenth of the asks are design
-        points: regret is at most sqrt(10) times the worst-case form of BPE-Delay's bound, which has
-        the maximal information gain in place of deviations, plus what extra asks cost. The
-        maximiser is never eliminated. Delays may depend on points, and on values as long as no
-        trial fails or is abandoned; ``guarantee`` has the assumptions.
+        ``certificate``, which the rule keeps small, bounds it at all times. (For less regret under
+        the same bound, construct with ``exploit=WithinBudget()``.) On a box a tenth of the asks are
+        design points: regret is at most sqrt(10) times the worst-case form of BPE-Delay's bound,
+        which has the maximal information gain in place of deviations, plus what extra asks cost.
+        The maximiser is never eliminated. Delays may depend on points, and on values as long as no
+        trial fails or is abandoned; ``guarantee`` lists the assumptions.
 
-        Args as in the constructor, and of the bounds:
+        The arguments are those of the constructor, and two constants of the bounds:
             norm_bound: C_k, a bound on the RKHS norm of f.
             noise_std: sigma, the sub-Gaussian scale of the noise.
         """
@@ -240,7 +240,7 @@ class BPEDelayOptimizer(Optimizer):
     @property
     @exclusive
     def active_set(self) -> ActiveSet:
-        """The points that may still be the maximiser, infeasible ones taken out."""
+        """The points that may still be the maximiser, without infeasible ones."""
         return self._active_points()
 
     @property
@@ -267,10 +267,10 @@ class BPEDelayOptimizer(Optimizer):
 
     @exclusive
     def forecast(self) -> Forecast | None:
-        """When the open round will close; None if none is open, or if a law fixes its length.
+        """When the open round will close; None without one, or if a delay law fixes its length.
 
         Raises:
-            NoAnswerError: if the round waits for answers, and none has come to forecast from.
+            NoAnswerError: if the round waits for answers, and there is none to estimate a law from.
         """
         return self._rounds.forecast(self._estimated_law())
 
@@ -300,17 +300,17 @@ class BPEDelayOptimizer(Optimizer):
         elif budget is not None:
             choice = self._play(number, NO_SLOT)
             if choice is not None and not budget.affords(row_of(choice), number, slot):
-                # While the round waits, the rule's point is asked all the same.
+                # While the round waits, the rule's point is asked even if it exceeds the budget.
                 choice = replace(choice, slot=WAITING_SLOT) if current.design_is_asked() else None
         elif self._maximizer is not None:
             due = rounds.designed <= self._config.fraction * len(self._ledger)
             due = due and not current.design_is_asked()
             if not due or rounds.is_held(current):
-                # If the next design point is held, the rule's point is asked in its place.
+                # If a trial of the next design point is running, the rule's point replaces it.
                 choice, slot = self._play(number, WAITING_SLOT if due else NO_SLOT), NO_SLOT
-        if choice is None:  # a design point, without a slot where the rule found nothing to ask
+        if choice is None:  # a design point; it has no slot if it replaces a rule's point
             key = current.next_key()
-            if key is None:  # on every feasible point if no active one is left
+            if key is None:  # no active point may be asked: go on with every feasible one
                 self._happen("reset", data=rounds.reset(current))
                 key = current.next_key()
             if key is None:
@@ -322,7 +322,7 @@ class BPEDelayOptimizer(Optimizer):
         return choice
 
     def _play(self, number: int, slot: int) -> Suggestion | None:
-        """An ask outside the design; None if no active point may be asked."""
+        """The rule's choice, outside the design; None if no active point may be asked."""
         assert self._maximizer is not None
         active: ActiveSet | None = self._rounds.active
         if self._budget is not None:
@@ -338,14 +338,14 @@ class BPEDelayOptimizer(Optimizer):
 
     @exclusive
     def follow(self, events: Sequence[Event]) -> Trial:
-        """Apply an ask that was made elsewhere, as far as it still fits here.
+        """Apply an ask that another process made, as far as it still fits the state here.
 
         Args:
-            events: what it decided, and last the ask itself, with the ids of the trials here.
+            events: what that ask decided, then the ask itself, with the trial ids of this run.
 
         Raises:
             InputError: if the point is not in the domain.
-            NotSupportedError: with :class:`WithinBudget`, whose prices are of the time of an ask.
+            NotSupportedError: with :class:`WithinBudget`: prices depend on the time of an ask.
             StorageError: if the events do not fit what was asked before.
         """
         if self._budget is not None:
@@ -406,7 +406,7 @@ class BPEDelayOptimizer(Optimizer):
         return self._rounds.active.restored(self._feasibility.infeasible(), 0)
 
     def _active_points(self) -> ActiveSet:
-        """The active set without infeasible points and those that a budget's bounds rule out."""
+        """The active set without infeasible points and without those a budget's bounds rule out."""
         active = self._rounds.feasible
         if self._budget is not None:
             assert isinstance(active, FiniteActiveSet)

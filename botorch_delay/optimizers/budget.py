@@ -5,39 +5,39 @@ round r, each charged at most
 
     rate_1 = D = C max d_k,    rate_{r+1} = min(rate_r, 4 max_x h_r(x)),
 
-where h_r is the half-width from the greedy design of q_r points on the whole set, known before the
-first ask. Bounds U, L from all answers hold at all times at once, with probability 1 - delta / 4
-(``ellipsoid``). An ask at x is billed min(D, max U - L(x)), a bound on its regret, and every bill
-is priced anew when the bounds tighten. The rule's point is asked if
+where d_k is the distance of two points in the kernel's metric, and h_r the half-width from the
+greedy design of q_r points on the whole set: both are known before the first ask. Bounds U, L from
+all answers (:class:`Ellipsoid`) hold at all times at once, with probability 1 - delta / 4. An ask
+at x is billed min(D, max U - L(x)), a bound on its regret, and every bill is computed anew when the
+bounds tighten. The rule's point is asked if
 
     bills so far + its bill + what BPE-Delay may still cost - W <= F B;
 
 otherwise the next design point of BPE-Delay is asked, or, while its round waits for answers, the
-rule's point. W is the sum of the bills, *as priced when they were asked*, of the asks that were
-made while a round waited, and of those of points that had failed or been given up before: of the
-*extra* asks.
+rule's point. W is the sum of the bills of the *extra* asks, *as priced when they were asked*: the
+asks made while a round waited, and those of points that had failed or been given up before.
 
 *Theorem.* With probability ``1 - delta / 2``, whatever the delays, the regret after T asks is at
 most ``max(F B, B') + W + E``. B' is B with the bounds' smaller share of delta. W is at most D u_T
 for each round, if delays obey u_T and no trial fails or is given up: the delay is paid once, not F
-times. E is what 4 times the half-widths that the rounds come to exceed the rates above by, times
-their asks: those were taken with the whole set and every design point answered. The sum of all
-bills as they are priced now bounds the regret without B, W or E; what ``certificate`` says is
-usually less (:mod:`botorch_delay.optimizers.certificate`). The theorem says nothing where
-F B >= D T: any asks cost at most D T.
+times. E sums over rounds the amount by which 4 times the actual half-widths exceeds the rate above,
+times the asks charged at that rate: the rates suppose the whole set and an answer to every design
+point. The sum of all bills at present prices bounds the regret without B, W or E; the bound of
+``certificate`` is usually smaller (:mod:`botorch_delay.optimizers.certificate`). The theorem is
+vacuous where F B >= D T, as any T asks cost at most D T.
 
-W stays at the prices that the rule took off the sum. Priced anew it would be smaller, and the bound
-with that sum in its place is not proved.
+W keeps the prices at which the test above subtracted it. At present prices it would be smaller, but
+the theorem is not proved with that smaller sum in its place.
 
 *Proof.* The ellipsoid's bounds have the share delta / 4, those of the rounds delta / 4. On the
-event of all bounds every bill dominates the regret of its ask, at every later time. Let t be the
-last ask that was billed; if there is none, the run is BPE-Delay's own. The regret of asks 1 to t is
-at most bills so far + bill. Later asks are BPE-Delay's: those that are not extra continue its
-rounds in order, at most T - t of them, and cost at most what was reserved, plus E; the others cost
-what W counts, and the extra asks before t were taken off the sum. Together F B + W + E. QED
+event that all bounds hold, every bill dominates the regret of its ask at all later times. Let t be
+the last ask that passed the test; if there is none, the run is BPE-Delay's own. The regret of asks
+1 to t is at most bills so far + bill. Of the later asks, those that are not extra continue
+BPE-Delay's rounds in order, at most T - t of them, and cost at most what was reserved, plus E; the
+extra ones cost what W counts, and W before t was subtracted in the test. Together F B + W + E. QED
 
-In round r + 1 every point that is left has regret at most 4 max h_r: its own bound, and that of the
-point that eliminates, are both at most 2 h_r off.
+In round r + 1 every point that is left has regret at most 4 max h_r: its own interval and that of
+the maximiser overlap, and neither is wider than 2 max h_r.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ from botorch_delay.optimizers.round_sequence import RoundSequence
 
 
 class Budget(TrialObserver):
-    """What the asks may have cost, in units of the values, and which others can be afforded."""
+    """The most that the asks so far can have cost, and which asks the budget still allows."""
 
     def __init__(self, config: BPEConfig, ledger: Ledger, rounds: RoundSequence) -> None:
         constants = config.confidence.constants
@@ -77,13 +77,13 @@ class Budget(TrialObserver):
         self._surrogate, self._constants = config.fixed, constants
         widest = _widest(config.fixed.covar_module, config.domain.like)
         self._largest = constants.norm_bound * widest
-        self.extra_cost, self.extra_asks = 0.0, 0  # W so far, of how many asks
+        self.extra_cost, self.extra_asks = 0.0, 0  # W so far, and how many asks it counts
         self._asks = torch.zeros_like(config.domain.like[:, 0], dtype=torch.double)
         self._plan()
         self._restart()
 
     def _plan(self) -> None:
-        """Compute the plan for the present horizon, or change nothing."""
+        """Compute the plan for the present horizon; an error leaves the old plan in place."""
         assert self._config.horizon is not None
         rounds, horizon = self._rounds, self._config.horizon
         begun = [record.design_size for record in rounds.records]
@@ -94,7 +94,7 @@ class Budget(TrialObserver):
         self._horizon, self._sizes, self._rates = horizon, sizes, rates
         self.bound = _charge(self._sizes, full, 0, self._horizon)  # B
         self.own_bound = _charge(self._sizes, self._rates, 0, self._horizon)  # B'
-        self.trivial = self._largest * self._horizon  # D T, what any sequence of asks may cost
+        self.trivial = self._largest * self._horizon  # D T, the most that any T asks can cost
 
     def extended(self, before: int | None) -> None:
         self._plan()
@@ -103,7 +103,7 @@ class Budget(TrialObserver):
         self._restart()
 
     def _restart(self) -> None:
-        """Make the bounds anew, from the answers in the order of asks."""
+        """Compute the bounds from scratch, from the answers in the order of their asks."""
         kernel, points = self._surrogate.covar_module, self._config.domain.like
         self._ellipsoid = Ellipsoid(kernel, points, *self._constants, self._config.delta / 4.0)
         self._told: list[tuple[int, float, int]] = []  # answers not yet in the bounds
@@ -121,7 +121,7 @@ class Budget(TrialObserver):
     def terms(self) -> BudgetTerms:
         """The terms of the claim, with what has been spent so far."""
         records, current = self._rounds.records, self._rounds.open
-        sizes = [record.design_size for record in records]  # design points asked, of the first q_r
+        sizes = [record.design_size for record in records]  # design points asked, at most q_r
         if current is not None:
             sizes.append(min(len(current.slots), current.design_size))
         excess, rate = 0.0, self._rates[0]
@@ -145,7 +145,7 @@ class Budget(TrialObserver):
             self._told.append((row_of(trial), value, trial.known_step or 0))
 
     def active(self, rows: Tensor) -> Tensor:
-        """The rows (LongTensor) of those given that may be the best of them; all if none may be."""
+        """Which rows of a LongTensor may be the best of them; all if the bounds exclude each."""
         if not len(rows):
             return rows
         upper, lower = self.bounds.upper[rows], self.bounds.lower[rows]
@@ -153,7 +153,7 @@ class Budget(TrialObserver):
         return kept if len(kept) else rows
 
     def affords(self, row: int, number: int, done: int) -> bool:
-        """Whether the rule's point may be asked after ``done`` design points of the open round."""
+        """Whether an ask of ``row`` fits, with ``done`` design points of round ``number`` asked."""
         bills = self._bills()
         totals = [self._asks @ bills, bills[row], self.bounds.refuted]
         spent, price, refuted = torch.stack(totals).tolist()
@@ -169,15 +169,15 @@ class Budget(TrialObserver):
         return float(self._bills()[row])
 
     def _bills(self) -> Tensor:
-        """The bill of an ask of each point, ``N``: they only fall, as the bounds tighten."""
+        """The bill of an ask at each point, ``N``; bills only fall, as the bounds tighten."""
         gaps = self.bounds.upper.max() - self.bounds.lower
         return gaps.clamp(0.0, self._largest)
 
     def _both_rates(self, sizes: Sequence[int]) -> tuple[list[float], list[float]]:
-        """The largest regret of an ask of each round, with all of delta and with half of it."""
+        """The rate of each round, with the bounds' full share of delta and with half of it."""
         surrogate, points = self._surrogate, self._config.domain.like
         full, own = [self._largest], [self._largest]
-        share = self._rounds.bounds(1).delta  # as that of every round
+        share = self._rounds.bounds(1).delta  # the same in every round
         kernel, noise_var = surrogate.covar_module, surrogate.noise_var
         longest = max([1, *sizes[:-1]])  # a round may have had no design points
         design = greedy_max_variance(kernel, points, noise_var, longest).cpu()
@@ -204,7 +204,7 @@ def _widest(kernel: Kernel, points: Tensor) -> float:
 
 
 def _charge(sizes: list[int], rates: list[float], done: int, asks: int) -> float:
-    """What this many asks of BPE-Delay cost at most, after ``done`` asks of the first round."""
+    """The most that ``asks`` asks can cost in these rounds, after ``done`` of the first one."""
     total, start, end = 0.0, 0, done + asks
     for size, rate in zip(sizes, rates, strict=True):
         first, last = max(start, done), min(start + size, end)

@@ -1,15 +1,15 @@
-"""Certificates: what the regret of a run can have been, and how good its recommendation is.
+"""Certificates: bounds on the regret of a run so far, and on the gap of its recommendation.
 
-:mod:`botorch_delay.confidence.anytime` proves, twice with ``delta / 2``, that f is in ellipsoids
-``||f - mu||_V <= b``: one for each ridge a and each of two ways to count the noise of the answers,
-each ask alone with n the number of asks, and groups of asks with n that of groups and w what the
-answers of these scatter. Both hold with probability 1 - delta, whatever was asked, however late
-answers came and whichever are missing. With ``n_i`` asks at x_i, T in all,
+:mod:`botorch_delay.confidence.anytime` proves that f is in ellipsoids ``||f - mu||_V <= b``, one
+for each ridge a and each of two ways to count the noise of the answers: by single asks, with n the
+number of asks, and by groups of asks, with n the number of groups and w the scatter of answers
+within them. Each way has ``delta / 2``, so all hold with probability 1 - delta, whatever was asked,
+however late answers came and whichever are missing. With ``n_i`` asks at x_i, T in all,
 
     regret = max_x [T f(x) - sum_i n_i f(x_i)],
 
 a maximum of linear functionals l_x of f. In the ellipsoid e each is at most
-``l_x(mu_e) + b_e sqrt(l_x l_x' sigma_e^2)``, whose root is the posterior deviation of ``l_x(f)``.
+``l_x(mu_e) + b_e sqrt(l_x l_x' sigma_e^2)``; the root is the posterior deviation of ``l_x(f)``.
 
 *Theorem.* With probability 1 - delta, at all times at once,
 ``regret <= max_x min_e [l_x(mu_e) + b_e sqrt(l_x l_x' sigma_e^2)]``, the maximum over all x with
@@ -19,20 +19,20 @@ squared norm is l l' applied to the reproducing kernel sigma_e^2(., .). That is 
 on one event, so the minimum over e and the maximum over x cost no probability. The maximiser
 x* has ``U(x*) >= f(x*) >= f(z) >= L(z)`` for all z, so it is among those x. QED
 
-The gap of a point r is the same with one ask, at r. Answers of more noise than s are left out of
-both counts: the supermartingales there are products over the other noises.
+The gap of a point r is bounded in the same way, with a single ask, at r. Answers with a noise scale
+above s are left out of both counts: the supermartingales there are products over the other noises.
 
-n is that of the asks (groups) that had begun when the last answer in use came, see *Order* there:
-asks after it cost nothing.
+n counts the asks (or groups) begun when the last answer in use came, see *Order* there: asks made
+after it do not widen the bounds.
 
-With all ridges instead of a few, one way to count leaves no smaller maximum of a functional:
-Lagrange multipliers of two convex quadratics, of f and of the noise, attain it, with a their ratio.
-Multipliers that mix both ways, and sums of the bounds of single asks, may be a few hundredths less
-in short runs, and are not looked for.
+With all ridges instead of a few, the bound by one way of counting is the exact maximum of the
+functional: f has two convex quadratic constraints, on its norm and on the noise, and a is the ratio
+of their Lagrange multipliers. Multipliers that mix both ways, and sums of the bounds of single
+asks, may give a few hundredths less in short runs, and are not tried.
 
 On a box each x of a cell around z has ``f(x) <= f(z) + C d_k(x, z)``, so that ``T C`` times the
-cell's radius in the kernel's distance is added to the functional at z; cells are halved until the
-largest of these sums is no more than ``SLACK`` above the largest functional at a centre.
+cell's radius in the kernel's distance is added to the bound at z; cells are halved until the
+largest of these sums is at most a share ``SLACK`` above the largest bound at a centre.
 """
 
 from __future__ import annotations
@@ -56,39 +56,39 @@ from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.trials import Trial
 
-# Variances that differ by less are equal: one may have been in single precision.
+# Noise variances with a smaller relative difference are equal: one may be in single precision.
 ROUNDING = 1e-6
-# Boxes of more columns take too many cells.
+# Boxes with more columns than this need too many cells.
 MAX_COLUMNS = 3
-# What cells may add, as a share of what they are added to.
+# The radius of cells may raise the bound on a box by at most this share.
 SLACK = 0.01
-# The heuristic's number of candidates and of samples.
+# Of the heuristic with a learned kernel: candidates at which f is sampled, and posterior samples.
 CANDIDATES, SAMPLES = 512, 4096
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """What is certified of a run so far.
+    """What is certified about a run so far.
 
     Attributes:
-        regret: with probability ``1 - delta`` a bound on the cumulative regret of the asks, at all
+        regret: a bound on the cumulative regret of the asks, with probability ``1 - delta`` at all
             times at once, in units of the values; inf where nothing is certified.
-        gap: on the same event a bound on how far f at the recommended point is below its largest
+        gap: on the same event, a bound on how far f at the recommended point is below its largest
             value (above its smallest, where small values are good); inf before an answer.
-        refuted: whether the answers as they are now contradict the assumptions; then nothing is
-            certified. That earlier ones did is kept by BPE-Delay's ``certificate`` under valid
-            bounds, and nowhere else: what is certified later is right if the assumptions are.
-        norm_at_least: a lower bound on the RKHS norm of a function with such answers; they may be
-            refuted where it is still below ``norm_bound``.
-        delta: failure probability of all of this together.
-        recommended: the point of ``gap``; None before an answer, and for past asks.
-        norm_bound: C, the assumed bound on the norm of f.
-        noise_std: s, the assumed scale of the noise.
+        refuted: whether the present answers contradict the assumptions; then nothing is certified.
+            Only BPE-Delay's ``certificate`` under valid bounds remembers earlier contradictions; a
+            later certificate is right if the assumptions are.
+        norm_at_least: a lower bound on the RKHS norm of f, by the answers; ``refuted`` may hold
+            even where it is below ``norm_bound``.
+        delta: probability with which any of these bounds may fail.
+        recommended: the point that ``gap`` is for; None before an answer, and for past asks.
+        norm_bound: C, the assumed bound on the RKHS norm of f.
+        noise_std: s, the assumed sub-Gaussian scale of the noise.
         asks: how many asks it covers.
         answers: how many answers it uses.
-        proved: whether it is proved; with a learned kernel ``gap`` is a heuristic.
+        proved: whether the bounds are proved; with a learned kernel ``gap`` is a heuristic.
         assumptions: what it rests on; to be judged by the user.
-        made: how, in words.
+        made: how it was computed, in words.
     """
 
     regret: float
@@ -136,9 +136,9 @@ def certify(
     *,
     sign: float,
 ) -> Certificate:
-    """The certificate of all asks since the first one; the kernel takes the points as they are.
+    """The certificate of ``trials``, all asks from the first on; the kernel takes points unencoded.
 
-    NotSupportedError on a box of over ``MAX_COLUMNS`` columns, or if the slope is unknown.
+    NotSupportedError on a box of over ``MAX_COLUMNS`` columns, or without a known Lipschitz bound.
     """
     if domain.count is None and domain.dim > MAX_COLUMNS:
         raise NotSupportedError(
@@ -196,7 +196,7 @@ def _ellipsoids(
     used = [t.value is not None and not is_noisier(t, noise_std) for t in trials]
     known = torch.tensor(used, dtype=torch.bool)
     complete = known & (groups.bincount(known.long(), len(trials))[groups] == sizes)
-    scale = noise_std * (1.0 + ROUNDING)  # of answers that are no noisier
+    scale = noise_std * (1.0 + ROUNDING)  # covers every answer that is not noisier
     found = []
     for rows, sets in ((known, torch.arange(len(trials))), (complete, groups)):
         kept = rows.nonzero().flatten().tolist()
@@ -207,7 +207,7 @@ def _ellipsoids(
 
 
 def is_noisier(trial: Trial, noise_std: float) -> bool:
-    """Whether an answer was told with a noise variance above the square of a scale."""
+    """Whether an answer was told with a noise variance above ``noise_std`` squared."""
     return trial.noise_var is not None and trial.noise_var > noise_std**2 * (1.0 + ROUNDING)
 
 
@@ -239,11 +239,11 @@ def plausible(
     delta: float,
     counts: tuple[int, int],
 ) -> Certificate:
-    """A heuristic under a learned kernel: an (eps, delta) rule in the sense of Wilson (2024).
+    """A heuristic certificate under a learned kernel, an (eps, delta) rule as in Wilson (2024).
 
-    ``gap`` is the 1 - delta quantile of ``max_x f(x) - f(r)`` over posterior samples, at the
-    candidates (``N x d``) with the largest upper bounds; r is recommended, and ``counts`` are the
-    numbers of asks and answers.
+    ``gap`` is the 1 - delta quantile, over posterior samples, of ``max_x f(x) - f(r)``, with x
+    among the ``candidates`` (``N x d``) with the largest upper bounds and r the point
+    ``recommended``; ``counts`` are the numbers of asks and answers.
     """
     posterior = surrogate.posterior(data)
     moments = posterior.at(candidates)

@@ -1,4 +1,4 @@
-"""The rule that follows the upper bound of a certificate."""
+"""A rule that follows the upper bound of a certificate."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from botorch_delay.optimizers.rules import Rule, Score
 
 @dataclass(frozen=True)
 class CertifyingUCB(Rule):
-    """Close to the upper bound that a certificate rests on, so that asks tighten it.
+    """A UCB close to the upper bound that a certificate rests on, so that asks tighten it.
 
-    It is the least over two ridges a, in place of the noise variance, of ``mu + b sigma`` with
+    It is the smaller, over two ridges a in place of the noise variance, of ``mu + b sigma`` with
 
         b^2 = C^2 + (rho_n s^2 + w) / a - y' (K + a I)^-1 y
 
-    as in :mod:`botorch_delay.confidence.anytime`, but with all answers at a point averaged. The
-    noise of that mean counts with its expectation, plus half of what bounds with groups and with
-    single asks add to it. (With groups alone exploration stops before the certificate is small.) So
-    it bounds f in most runs, without a proof; the certificate bounds the regret whatever was asked.
-    A rule with a fixed factor settles on one point, whose gap every further ask is then charged;
-    this one explores until its bound elsewhere has fallen.
+    as in :mod:`botorch_delay.confidence.anytime`, but with all answers at a point averaged. In
+    place of rho_n the noise of these means counts with its expectation, plus half of what bounds
+    with groups and with single asks each add to theirs. (With groups alone exploration stops before
+    the certificate is small.) So it bounds f in most runs, without a proof; the certificate bounds
+    the regret whatever was asked. A rule with a fixed factor settles on one point, whose gap is
+    then charged to every further ask; this one explores until its bound elsewhere has fallen.
 
     Args:
         norm_bound: C, a bound on the RKHS norm of f, above 0.
@@ -81,7 +81,7 @@ class CertifyingUCB(Rule):
         return bound
 
     def _views(self, model: RuleModel) -> Iterator[tuple[View, Tensor]]:
-        """Every view and its b; that of a norm of 0 where the answers contradict the norm."""
+        """Every view with its b; where the answers contradict the norm bound, the b of norm 0."""
         counts = model.feasibility.ask_counts()
         energy = float(len(counts))
         for number in (sum(counts), sum(map(group_count, counts))):

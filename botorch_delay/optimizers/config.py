@@ -1,4 +1,4 @@
-"""What an optimizer is made with: its options, their defaults, and which exclude each other."""
+"""Configurations of optimizers: options, their defaults, and which exclude each other."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from botorch_delay.optimizers.part_records import describe_part
 from botorch_delay.optimizers.pending import Hallucinate, Pending
 from botorch_delay.optimizers.rules import Rule
 
-# The share of design points where a rule chooses the other asks, chosen together with its beta.
+# Share of asks that are design points if a rule chooses the others; tuned jointly with its beta.
 DEFAULT_FRACTION = 0.005
-# The share of the last asks, on lists and on boxes, chosen on problems for development with learned
-# kernels and noise: recommendations are better. With given kernels it is soon clear which is best.
+# Share of the horizon, at its end, in which asks serve the recommendation: with learned kernels and
+# noise this improves it (tuned on development problems); given kernels soon show the best point.
 FINAL_ON_LISTS, FINAL_ON_BOXES = 0.2, 0.25
 
 
 @dataclass(eq=False)
 class Config:
-    """What every optimizer is made with, checked, and with defaults filled in.
+    """The options that every optimizer has, checked, and with defaults filled in.
 
     The fields are the arguments of the optimizer's constructor, so that it can be made again from
-    :meth:`describe` and the domain. The kernel is a copy.
+    :meth:`describe` and the domain. The user's kernel is copied.
     """
 
     certified_share: ClassVar[float] = 1.0  # the certificate's share of delta
@@ -95,12 +95,12 @@ class Config:
 
     @property
     def sign(self) -> float:
-        """What values are multiplied by to be maximised."""
+        """1, or -1 where values are minimised: values times this are maximised."""
         return 1.0 if self.maximize else -1.0
 
     @property
     def interval_confidence(self) -> tuple[Confidence, float]:
-        """The confidence, and its delta, of intervals around a posterior mean."""
+        """The confidence that gives intervals around the posterior mean, and its delta."""
         return DEFAULT_CONFIDENCE, DEFAULT_DELTA
 
     @property
@@ -109,12 +109,12 @@ class Config:
         return False
 
     def answers(self, results: Sequence[Trial | Attached]) -> Answers:
-        """The answers of some trials and attached results, to be maximised."""
+        """The answers of some trials and attached results, with the sign for maximising."""
         return Answers.of(self.domain, self.sign, results)
 
     @cached_property
     def fixed(self) -> Surrogate | None:
-        """Kernel and noise as a surrogate; a jitter for exact evaluations; None if learned."""
+        """The given kernel and noise (a jitter if exact) as a surrogate; None if learned."""
         kernel, like = self.covar_module, self.domain.like
         if not isinstance(kernel, Kernel):
             return None
@@ -138,7 +138,7 @@ class Config:
 
 @dataclass(eq=False)
 class AcquisitionConfig(Config):
-    """What an :class:`AcquisitionOptimizer` is made with."""
+    """The options of an :class:`AcquisitionOptimizer`."""
 
     rule: Rule
     pending: Pending
@@ -160,7 +160,7 @@ class AcquisitionConfig(Config):
 
 @dataclass(eq=False)
 class BoundsConfig(Config):
-    """What an optimizer that decides by confidence bounds is made with."""
+    """The options of an optimizer that decides by confidence bounds."""
 
     confidence: Confidence
     delta: float
@@ -191,7 +191,7 @@ class BoundsConfig(Config):
 
 @dataclass(eq=False)
 class ThreDSConfig(BoundsConfig):
-    """What a :class:`ThreDSOptimizer` is made with."""
+    """The options of a :class:`ThreDSOptimizer`."""
 
     interval: tuple[float, float] | None
     patience: int
@@ -222,10 +222,10 @@ class ThreDSConfig(BoundsConfig):
 
 @dataclass(eq=False)
 class BPEConfig(BoundsConfig):
-    """What a :class:`BPEDelayOptimizer` is made with, and whether it is Algorithm 1 as printed."""
+    """The options of a :class:`BPEDelayOptimizer`, and whether it is Algorithm 1 as printed."""
 
     certified_share: ClassVar[float] = 0.5  # the bounds of rounds have the other half
-    pending: ClassVar[Pending] = Hallucinate()  # in the posterior of the rule
+    pending: ClassVar[Pending] = Hallucinate()  # how pending points enter the rule's posterior
 
     delay: DelayLaw | None
     rounds: HorizonRounds | GeometricRounds
@@ -254,7 +254,7 @@ class BPEConfig(BoundsConfig):
 
     def _fill_defaults(self) -> None:
         if isinstance(self.covar_module, Learned) and not self.confidence.missing:
-            # These bounds are in units of the values.
+            # Proved bounds are in units of the values as they are.
             self.covar_module = replace(self.covar_module, warp="none")
         exploit = self.exploit
         exploits = isinstance(exploit, Exploit) and self.delay is None
@@ -272,7 +272,7 @@ class BPEConfig(BoundsConfig):
             if share is None:
                 noisy = self.learned and not self.exact and self.horizon is not None
                 share = FINAL_ON_LISTS if discrete else FINAL_ON_BOXES
-                # A rule of the user's own may rule points out on a box.
+                # On a box the last asks ignore the rule, and a user's own may exclude points.
                 share = share if noisy and (discrete or exploit.rule is None) else 0.0
             self.exploit = replace(exploit, rule=rule, final_fraction=share)
 
@@ -361,21 +361,21 @@ class BPEConfig(BoundsConfig):
 
     @property
     def budget_factor(self) -> float | None:
-        """F of a budget, or None."""
+        """F, the factor of a regret budget; None without a budget."""
         return self.exploit.factor if isinstance(self.exploit, WithinBudget) else None
 
     @property
     def geometric(self) -> GeometricRounds | None:
-        """The rounds, if they grow by a constant factor."""
+        """The rounds, if they are geometric; None otherwise."""
         return self.rounds if isinstance(self.rounds, GeometricRounds) else None
 
     @cached_property
     def proves(self) -> bool:
-        """Whether the bounds are valid by the configuration."""
+        """Whether the bounds are proved under this configuration."""
         return not self.confidence.missing and not self.learned
 
     def round_rule(self) -> RoundRule:
-        """When rounds close."""
+        """The sizes and lengths of rounds, and when they close."""
         wait = None
         if self.delay is not None:
             assert self.horizon is not None

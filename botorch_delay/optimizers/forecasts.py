@@ -18,7 +18,7 @@ class Straggler:
 
     Attributes:
         trial: the running trial.
-        asks: how many asks have been made since.
+        asks: how many asks have been made since its own.
         sooner: the estimated share of answers that take fewer asks; None before any answer.
     """
 
@@ -30,7 +30,7 @@ class Straggler:
 def describe_running(
     trials: Iterable[Trial], asks: int, law: EmpiricalDelay | None
 ) -> list[Straggler]:
-    """How overdue running trials are after ``asks`` asks; ``law`` is None without answers."""
+    """How overdue running trials are after ``asks`` asks; ``law`` is None before any answer."""
     found = []
     for trial in trials:
         age = asks - 1 - trial.id
@@ -43,13 +43,13 @@ def describe_running(
 class Forecast:
     """When the open round will close: inside which of the next asks.
 
-    Delays are taken as independent, with the law estimated from the answers so far; no further
-    trial is expected to fail. With ``straggler_factor`` the round may close sooner.
+    Delays are assumed independent, with the law estimated from the answers so far, and no further
+    trial is assumed to fail. With ``straggler_factor`` the round may close sooner.
 
     Attributes:
-        round: its number.
-        waiting_for: the running trials of its design points, longest wait first.
-        to_ask: inside which of the next asks, from 1, each design point that is left will be asked.
+        round: the number of the round.
+        waiting_for: the running trials that it waits for, longest wait first.
+        to_ask: for each design point still to be asked, inside which of the next asks (from 1).
         asks_left: how many asks are left in the run; None without a horizon.
         law: the estimated law of delays; None where nothing depends on it.
         earliest: whether a budget may delay design points beyond ``to_ask``.
@@ -70,7 +70,7 @@ class Forecast:
         total, law = 1.0, self.law
         if law is not None:
             for waited in self.waiting_for:
-                # After age a, an answer of delay tau is there for the ask tau - a + 1 from now.
+                # After age a, an answer with delay tau can be used by the ask tau - a + 1 from now.
                 total *= 1.0 - law.survival(waited.asks + k - 1, waited.asks)
             for step in self.to_ask:
                 total *= 1.0 - law.survival(k - 1 - step)
@@ -79,13 +79,13 @@ class Forecast:
     def quantile(self, p: float) -> float:
         """The least number of asks within which the round closes with probability ``p``.
 
-        At least 1; ``inf`` if delays beyond all known ones have more than ``1 - p`` of the law.
+        At least 1; ``inf`` if the law, known up to the longest delay so far, does not reach ``p``.
         """
         p = validation.probability(p, "p")
         limit = 0 if self.law is None else self.law.limit
         last = [limit - waited.asks for waited in self.waiting_for]
         asks = range(1, 2 + max([0, *last, *(step + limit for step in self.to_ask)]))
-        place = bisect_left(asks, p - 1e-12, key=self.probability)  # which only grows
+        place = bisect_left(asks, p - 1e-12, key=self.probability)  # it never falls
         return float(asks[place]) if place < len(asks) else math.inf
 
     def __str__(self) -> str:
@@ -109,9 +109,9 @@ def _asks(count: float) -> str:
 
 
 def planned_asks(retries: int, new: int, designed: int, asks: int, fraction: float) -> list[int]:
-    """Inside which of the next asks, from 1, design points will be asked.
+    """Inside which of the next asks, counted from 1, design points will be asked.
 
-    First the ``retries``, then ``new`` ones: one is due while ``designed <= fraction * asks``.
+    First come the ``retries``, then ``new`` ones, each due once ``designed <= fraction * asks``.
     """
     steps = list(range(1, retries + 1))
     last = retries

@@ -8,19 +8,19 @@ from torch import Tensor
 from botorch_delay.gp.kernels import covariance
 from botorch_delay.optimizers.rule_model import RuleModel
 
-# The trapezoidal rule over the answer, in deviations: what is integrated has kinks.
+# Nodes and weights of the trapezoidal rule for an expectation over Z: the integrand has kinks.
 _NODES = torch.linspace(-6.0, 6.0, 25, dtype=torch.double)
 _WEIGHTS = (-0.5 * _NODES.square()).softmax(dim=0).tolist()
 
 
 @torch.no_grad()
 def knowledge_gradient(model: RuleModel, X: Tensor, factor: float) -> Tensor:
-    """The expected rise of the best lower end over ``X`` by an answer at each of its points.
+    """How much an answer at each point of ``X`` is expected to raise the best lower end over ``X``.
 
     The lower end is the mean less ``factor`` deviations; with 0 this is the knowledge gradient of
-    Frazier, Powell and Dayanik (2009). An answer at x moves the mean at x' by ``s(x', x) Z``, with
-    Z a standard normal variable, ``s(x', x) = k(x', x) / sqrt(k(x, x) + lambda^2)``, and k the
-    posterior covariance with pending points counted, and takes ``s(x', x)^2`` from the variance.
+    Frazier, Powell and Dayanik (2009). An answer at x moves the mean at x' by ``s(x', x) Z`` and
+    lowers the variance there by ``s(x', x)^2``: Z is standard normal, k the posterior covariance
+    with pending points counted, and ``s(x', x) = k(x', x) / sqrt(k(x, x) + lambda^2)``.
     ``X`` is ``n x d``, in the columns of the domain; the result, ``n``, is in units of the
     surrogate. Memory is O(n^2).
     """
@@ -29,7 +29,7 @@ def knowledge_gradient(model: RuleModel, X: Tensor, factor: float) -> Tensor:
     white = design.factor.solve(covariance(kernel, design.data.X, inputs))
     joint = covariance(kernel, inputs, inputs) - white.mT @ white
     variance = joint.diagonal().clamp_min(torch.finfo(joint.dtype).tiny)
-    moves = joint / (variance + surrogate.noise_var).sqrt()  # of the mean at each row
+    moves = joint / (variance + surrogate.noise_var).sqrt()  # s, a column for each answer
     left = (variance.unsqueeze(1) - moves.square()).clamp_min(0.0).sqrt()
     mean = model.mean_at(X)
     now = (mean - factor * variance.sqrt()).max()

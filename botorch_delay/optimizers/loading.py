@@ -1,4 +1,4 @@
-"""Optimizers from files."""
+"""Load optimizers from files, and edit the files in place."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ def load(
     Args:
         path: a file that ``save`` wrote.
         covar_module: the kernel, if it is not one of GPyTorch's.
-        confidence: if it is of your own class.
-        delay: if it is of your own class.
-        rule: if it is of your own class, or around your own acquisition function.
-        feasible: the box's or :class:`Space`'s test of feasibility, if it has one; a grid keeps its
-            points.
+        confidence: the confidence bounds, if they are of your own class.
+        delay: the delay law, if it is of your own class.
+        rule: the rule, if it is of your own class or wraps your own acquisition function.
+        feasible: the feasibility test of the box or :class:`Space`, if it has one; not for a grid,
+            whose points are stored.
         device: where the tensors are put; the CPU by default.
 
     Raises:
         InputError: if the device cannot be used.
         StorageError: if the file cannot be read, or a part is missing, differs from the stored one
-            or is none of the study's.
+            or is not used by the study.
     """
     validation.instance(feasible, Callable | None, "feasible", "a function")
     parts = {"covar_module": covar_module, "confidence": confidence, "delay": delay, "rule": rule}
@@ -70,12 +70,12 @@ def load(
 def editing(path: str | os.PathLike[str], **parts: Any) -> Iterator[Optimizer]:
     """Load, change and save a file while every other process waits.
 
-    The changes are committed when the block ends, and not if it raises; it must not save to the
+    The changes are committed when the block ends, unless it raises; the block must not save to the
     file itself. So two processes that ask at once get different trials. Arguments and errors are
     those of :func:`load`.
 
     Raises:
-        StorageError: also if another process holds the file for long.
+        StorageError: also if another process holds the file for too long.
     """
     inspect.signature(load).bind(path, **parts)
     with sqlite.editing(path) as (state, write):
@@ -87,11 +87,11 @@ def editing(path: str | os.PathLike[str], **parts: Any) -> Iterator[Optimizer]:
 
 
 def resume(optimizer: Optimizer, path: str | os.PathLike[str]) -> bool:
-    """Go on with the study in a file, by an optimizer made the same way; whether there is one.
+    """Continue the study in a file with an optimizer made the same way; False if there is none.
 
     Raises:
-        StorageError: as ``load_state_dict``, or if something was attached or noted before that the
-            study lacks; then nothing is changed.
+        StorageError: as ``load_state_dict``, or if the optimizer has attached results or notes that
+            the study lacks; then nothing is changed.
     """
     if not sqlite.holds_study(path):
         return False
@@ -181,7 +181,7 @@ def _domain(
 def _build(
     name: str, config: Mapping[str, Any], domain: Domain, parts: Mapping[str, Any]
 ) -> Optimizer:
-    """A fresh optimizer of a stored configuration: it has the arguments of a constructor."""
+    """A fresh optimizer from a stored configuration, which has its constructor's arguments."""
     if name == QueuedOptimizer.__name__:
         return QueuedOptimizer(_build(config["base"], config, domain, parts))
     if name not in _KINDS:

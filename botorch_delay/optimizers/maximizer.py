@@ -1,4 +1,4 @@
-"""Where a rule is largest, given all answers and what is pending."""
+"""Maximisation of a rule, given all answers and the pending points."""
 
 from __future__ import annotations
 
@@ -36,31 +36,31 @@ from botorch_delay.optimizers.run import Fitting
 
 PointTest = Callable[[Tensor], Tensor]  # n x d to bool n
 
-# Points of a box from which climbs begin, beside some moved to its boundary.
+# Points spread over a box that are scored to choose where climbs begin.
 BOX_POOL = 2048
-MOST_BATCHES = 64  # of as many, where a point that may be asked is looked for
-# The number of climbs: the most with up to this many answers, fewer with more.
+MOST_BATCHES = 64  # batches of BOX_POOL points to try before giving up on one that may be asked
+# Climbs per ask: the most up to this many answered points, then fewer in inverse proportion.
 MOST_CLIMBS, ANSWERS_FOR_MOST, FEWEST_CLIMBS = 64, 100, 8
-# Steps of a climb; twice as many where there are many climbs.
+# Steps of a climb; twice as many while there are many climbs and the rule is not costly.
 STEPS = 8
-# Places around each of the best answered points where climbs begin.
+# Starts of climbs drawn around each of the best answered points.
 AROUND = 4
-# The best point is asked again once in this many answers, until repeats differ.
+# One repeat of the best answered point is due per this many answers, until some repeat differs.
 ANSWERS_PER_REPEAT = 12
-# The last asks on a box compare as many places around each of the best answered points, and points
-# of the pool with the largest mean plus as many deviations; what they raise is the best mean less
-# as many.
+# The last asks on a box maximise the expected rise of the largest mean - END_FACTOR * deviation.
+# They compare the answered points, AROUND_AT_END points drawn around each of the best of these, and
+# the TOP_OF_POOL points of the pool with the largest mean + END_FACTOR * deviation.
 AROUND_AT_END, TOP_OF_POOL, END_FACTOR = 24, 64, math.sqrt(2.0)
-# Answered points of a box that are compared when one is to be asked again.
+# On a box, only this many answered points, those with the largest mean, compete to be repeated.
 MOST_CONFIRMED = 256
-# Climbs end when the best of them can gain no more than this share of the prior deviation.
+# Climbs end when no step promises to beat the best value by this share of the prior deviation.
 ENOUGH = 1e-3
-# An odd number with its bits well mixed (2^64 over the golden ratio), as a signed one.
+# The multiplier of the hash: odd, with well-mixed bits (2^64 / golden ratio), as a signed int64.
 _MIXING = -0x61C8864680B583EB
 
 
 class Maximizer:
-    """Chooses the next point by a rule: the best of a set, or where climbs on a box lead."""
+    """Maximises a rule to choose the next point: over all points of a set, by climbs on a box."""
 
     def __init__(
         self,
@@ -72,11 +72,11 @@ class Maximizer:
         assert config.rule is not None
         self.rule, self._config, self._domain = config.rule, config, config.domain
         self._ledger, self._fitting = ledger, fitting
-        self._order: Tensor | None = None  # of the asks before anything is learned
-        # What the model was made with: a surrogate, and what rounds have left of a box.
+        self._order: Tensor | None = None  # random ranks of the candidates, until there is a fit
+        # What the model was built with: a surrogate, and the active set of a box that is cut.
         self._fitted: Surrogate | None = None
         self._cut: ActiveSet | None = None
-        self._within: Tensor | None = None  # which candidates are in what rounds have left
+        self._within: Tensor | None = None  # which candidates lie in that active set: bool N
         parts = ledger, feasibility, config.domain, config.pending
         self.model = RuleModel(*parts, sign=config.sign, seed=config.seed)
 
@@ -91,7 +91,7 @@ class Maximizer:
         self.rule.check(self.model)
 
     def update(self, active: ActiveSet | None = None) -> None:
-        """Restart the model if the surrogate, the candidates or the points in use have changed."""
+        """Rebuild the model if the surrogate, the candidates or the points in use have changed."""
         fitted, model = self._fitting.surrogate, self.model
         cut = active if active is not None and active.is_cut else None
         same = self._fitted is fitted and self._cut is cut
@@ -114,11 +114,11 @@ class Maximizer:
         plan_repeats: bool = False,
         final: bool = False,
     ) -> Suggestion:
-        """The next point, for a slot of a round; anywhere where ``active`` is None.
+        """The next point, for a slot of a round; from the whole domain if ``active`` is None.
 
-        ``plan_repeats`` allows what :class:`Exploit` says of asking points again, and ``final``
-        what it says of the last asks.
-        EmptyDomainError if nothing may be asked, NumericsError if the rule is finite nowhere.
+        With ``plan_repeats``, points are repeated and untried ones preferred as :class:`Exploit`
+        describes; with ``final``, the ask is one of the last that it describes. EmptyDomainError if
+        no point may be asked, NumericsError if the rule is nan or inf at one, or -inf at all.
         """
         self.update(active)
         key = self.repeat(active) if plan_repeats else None
@@ -141,9 +141,9 @@ class Maximizer:
         return Suggestion(index, number, slot, x, data)
 
     def _any_open(self, error: EmptyDomainError) -> Tensor:
-        """Any point of a box with finitely many, where no candidate is left; else the error.
+        """A point of a countable box that may be asked, where no candidate may; else the error.
 
-        Where rounds have cut the box the error says so to them, as no claim covers other points.
+        On a box that rounds have cut the error is raised at once: no claim covers other points.
         """
         if self.model.finite or self._cut is not None or not self._domain.is_countable:
             raise error
@@ -173,7 +173,7 @@ class Maximizer:
             )
         new_first &= self._domain.is_discrete and model.surrogate.learned
         point = None
-        # A second answer tells about noise, and little about better points.
+        # A repeat tells about the noise, and little about where better points are.
         if new_first and self.rule.scores_are_values and (tried := model.feasibility.tried()):
             point = self._best(model, scores, active, tried, self._best_tried_mean(tried))
         if point is None:
@@ -191,8 +191,8 @@ class Maximizer:
     def _most_telling(self, active: ActiveSet | None) -> Tensor:
         """The point of a box, ``d``, with the largest knowledge gradient.
 
-        Of points that may be asked: answered ones, others around the best of them, and those of the
-        pool that may be the best.
+        The candidates are answered points, others around the best of these, and the points of the
+        pool with the largest upper bounds, as far as they may be asked.
         """
         model, pool = self.model, self.model.candidates
         may_ask, allowed = self._allowed(active)
@@ -209,7 +209,7 @@ class Maximizer:
         return X[lowest_of_largest(knowledge_gradient(model, X, END_FACTOR))]
 
     def _best_tried_mean(self, tried: Sequence[int]) -> Tensor:
-        """The largest mean at the points with these keys, one or more; a scalar."""
+        """The largest posterior mean at the points with these keys, at least one; a scalar."""
         model = self.model
         if model.finite:
             return model.mean[sent_rows(tried, model.mean)].max()
@@ -223,9 +223,9 @@ class Maximizer:
         avoided: Sequence[int] = (),
         least: Tensor | None = None,
     ) -> int | Tensor | None:
-        """Where the rule is largest, if possible not at points with some keys.
+        """Where the rule is largest; points with keys in ``avoided`` only if no others are left.
 
-        None if it is -inf everywhere, or below ``least`` there.
+        None if the rule is -inf everywhere, or below ``least`` at its maximum.
         """
         unit = model.prior_deviation if self.rule.scores_are_values else 0.0
         may_ask, allowed = self._allowed(active, avoided)
@@ -247,7 +247,7 @@ class Maximizer:
         return point if low == -math.inf or score.item() >= low else None
 
     def repeat(self, active: ActiveSet | None) -> int | None:
-        """The key of the best answered point, if asking it again may reveal noise."""
+        """The key of the best answered point if it is due to be asked again, to reveal noise."""
         model, tries = self.model, self.model.feasibility
         if self._config.exact or not model.surrogate.learned or model.is_blind:
             return None
@@ -259,7 +259,7 @@ class Maximizer:
         return None if best in model.running() else best
 
     def confirm(self, active: ActiveSet | None = None) -> int | None:
-        """The key of a point to ask again, while it is open which is best; see :class:`Exploit`."""
+        """The key of an answered point to repeat, if several may be best; see :class:`Exploit`."""
         if self.model.is_blind or self.model.tells_all_at_once:
             return None
         keys, mean = self._answered(active)
@@ -281,17 +281,16 @@ class Maximizer:
 
     @cached_property
     def _spread(self) -> Tensor:
-        """All points of a set, or spread ones of a box, some on its edge if the kernel is given."""
+        """All points of a set, or points spread over a box, some on its edge for a given kernel."""
         generator = generator_for(self._config.seed, 0)
         edge = 0 if self._config.learned else BOX_POOL // 4
         return spread_points(self._domain, BOX_POOL, generator, edge=edge)
 
     def _first(self, active: ActiveSet | None) -> int | Tensor:
-        """The next candidate in a random order, those asked before last; a row or a point (``d``).
+        """The next candidate in a random order, asked ones last; a row or a point, ``d``.
 
-        Without answers a rule would begin in the corners, the points farthest from each other,
-        which are rarely good. Any few hundred candidates of a box are spread evenly
-        (benchmarks/REPORT.md, "Many workers").
+        Before the first fit a rule would ask the corners, far from each other and rarely good. Any
+        few hundred candidates of a box cover it evenly (benchmarks/REPORT.md, "Many workers").
         """
         pool = self.model.candidates
         if self._order is None:
@@ -312,9 +311,10 @@ class Maximizer:
     def _allowed(
         self, active: ActiveSet | None, avoided: Sequence[int] = ()
     ) -> tuple[PointTest | None, Tensor]:
-        """Where points may be asked (None for everywhere), and which candidates may be.
+        """A test whether points may be asked (None if all may), and which candidates may: bool N.
 
-        Points with keys in ``avoided`` may be asked only if all others are closed.
+        If none does, the test admits, one after the other, points with keys in ``avoided``, points
+        with running trials, and places where trials fail.
         """
         model, pool = self.model, self.model.candidates
         inside = None if self._cut is None else self._cut.inside
@@ -351,28 +351,28 @@ class Maximizer:
     def _climb(
         self, model: RuleModel, scores: Tensor, may_ask: PointTest | None, allowed: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """The best of the pool's best points after a climb, and its score, a scalar."""
+        """The best point that climbs from the best candidates reach, and its score, a scalar."""
         pool, costly = model.candidates, self.rule.costly
-        # Fewer with many points or a costly function, to bound the time of an ask.
+        # Fewer climbs with many points or a costly function, to bound the time of an ask.
         points, asked = len(model.answers.anywhere), len(model.with_pending.anywhere)
         share = ANSWERS_FOR_MOST / max(points, asked - LOCAL_POINTS, ANSWERS_FOR_MOST)
         climbs = FEWEST_CLIMBS if costly else max(int(MOST_CLIMBS * share), FEWEST_CLIMBS)
         climbs = min(climbs, len(scores))
-        # Rounded, since last bits may differ once a run is loaded, and sorted, since topk orders
-        # equal scores differently on CUDA: climbs begin at the same points in the same order.
+        # Scores are rounded, since a loaded run may differ in the last bits, and sorted, since topk
+        # orders ties differently on CUDA: climbs begin at the same points in the same order.
         rounding = tie_tolerance(scores.dtype) * model.prior_deviation
         ranked = (scores / rounding).round() if self.rule.scores_are_values else scores
         best, reach = ranked.argsort(descending=True, stable=True)[:climbs], 1.0
         if model.surrogate.learned:
-            # Climbs stay near the best means; spread points explore, without the corners.
+            # Climbs stay near the largest means. The best-scoring start explores; no corner is one.
             mean = model.mean.masked_fill(~allowed, -torch.inf)
             order = (mean / rounding).round().argsort(descending=True, stable=True)
             best = torch.cat([best[:1], order[:climbs]])
             reach = LOCAL_REACH
-        best = best[allowed[best]]  # at least the first
+        best = best[allowed[best]]  # never empty: the first has the largest score
         starts, reached = pool[best], scores[best]
         if model.surrogate.learned:
-            # In many columns no spread point is near the best answers.
+            # With many columns no point of the pool is near the best answered ones.
             leaders, generator = torch.stack(model.answers.best(LEADERS)), model.generator()
             near = nearby(self._domain, leaders, AROUND, LOCAL_REACH, generator)
             near = (near if may_ask is None else near[may_ask(near)])[:climbs]
@@ -396,7 +396,7 @@ class Maximizer:
         return X.index_select(0, lowest_tied(found)).squeeze(0), found.max()
 
     def _answered(self, active: ActiveSet | None) -> tuple[list[int], Tensor]:
-        """Answered points that may be asked (the best, of many on a box), and the mean there."""
+        """Keys of answered points that may be asked (on a box the best), and the mean at each."""
         model = self.model
         keys = sorted(set(model.answers.keys).difference(model.feasibility.unavailable()))
         if model.finite:
@@ -429,8 +429,8 @@ def _are_among(hashes: Tensor, columns: Columns, X: Tensor) -> Tensor:
 
 
 def _hashes(X: Tensor) -> Tensor:
-    """A hash of each point, ``n x d`` to ``n``; a collision only leaves a candidate out."""
-    bits = (X + 0.0).contiguous()  # no negative zeros
+    """A hash of each point, ``n x d`` to ``n``; a collision merely excludes a candidate."""
+    bits = (X + 0.0).contiguous()  # turns -0.0 into 0.0, so that both hash alike
     bits = bits.view(torch.int64 if X.dtype is torch.float64 else torch.int32).long()
     found = bits.new_zeros(len(X))
     for column in bits.unbind(dim=1):  # products are modulo 2^64

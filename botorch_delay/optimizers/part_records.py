@@ -1,9 +1,9 @@
 """Kernels, rules, delay laws and other parts as plain records, and back.
 
-A part of this library is recorded by its class and the arguments of its constructor, which are its
-attributes; a kernel of GPyTorch's by its structure. These are rebuilt from their records. Any other
-part is recorded by its name and attributes (a kernel by its values), must be passed to ``load``
-again, and is compared with its record.
+A part that this library defines is recorded by its class and constructor arguments, which are also
+its attributes; a kernel of GPyTorch by its structure. Both are rebuilt from their records. Any
+other part is recorded by its name and attributes (a kernel by some of its values): it must be
+passed to ``load`` again, and is compared with its record.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from botorch_delay.optimizers.pending import Censor, Hallucinate, Ignore, Krigin
 from botorch_delay.optimizers.rules import UCB, BotorchRule, ThompsonSampling
 
 _PLAIN = (bool, int, float, str, type(None))
-# A kernel that cannot be rebuilt is recognised by its values between this many points.
+# A kernel that cannot be rebuilt is recognised by its covariance matrix of this many points.
 _PROBES = 8
 _REBUILT: dict[str, type] = {
     part.__name__: part
@@ -53,9 +53,9 @@ _ARGUMENTS = {name: tuple(inspect.signature(part).parameters) for name, part in 
 
 
 def describe_part(part: Any, points: Tensor | None = None) -> Any:
-    """A JSON-ready record of a part; None, numbers, texts and lists of them as they are.
+    """A JSON-ready record of a part; None, numbers, strings and lists of these stay as they are.
 
-    A kernel that cannot be rebuilt is recognised by its values between ``points``, ``N x d``.
+    A kernel that cannot be rebuilt is recorded by its values at some of ``points``, ``N x d``.
     """
     if isinstance(part, _PLAIN):
         return part
@@ -74,7 +74,7 @@ def describe_part(part: Any, points: Tensor | None = None) -> Any:
     if isinstance(part, BotorchRule):
         options = {key: _plain(value) for key, value in part.options.items()}
         return {"class": kind.__name__, "factory": part.name, "options": options}
-    if _REBUILT.get(kind.__name__) is not kind:  # by its full name, which is on no list
+    if _REBUILT.get(kind.__name__) is not kind:  # by its full name, no key of _REBUILT
         attributes = {name: _plain(getattr(part, name)) for name in _attributes(part)}
         return {"class": f"{kind.__module__}.{kind.__qualname__}", "arguments": attributes}
     arguments = {name: describe_part(getattr(part, name)) for name in _ARGUMENTS[kind.__name__]}
@@ -82,7 +82,7 @@ def describe_part(part: Any, points: Tensor | None = None) -> Any:
 
 
 def _attributes(part: Any) -> list[str]:
-    """The attributes of an object of the user's own class, without what it has computed."""
+    """Attribute names of an object of a user's class, without properties and cached properties."""
     named = [entry.name for entry in fields(part)] if is_dataclass(part) else []
     kept = [name for name in getattr(part, "__dict__", {}) if name not in named]
     computed = (cached_property, property)
@@ -90,7 +90,7 @@ def _attributes(part: Any) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    """A plain value as it is, a part of this library as its record, else a name in a list."""
+    """A plain value as it is, a part of this library as its record, else ``[class name]``."""
     if _REBUILT.get(type(value).__name__) is type(value):
         return describe_part(value)
     return value if isinstance(value, _PLAIN) else [type(value).__name__]
@@ -101,8 +101,8 @@ def build_part(
 ) -> Any:
     """The part that :func:`describe_part` recorded, for the argument ``name``.
 
-    A kernel gets the dtype and device of ``like``. Parts in ``passed``, by the names of their
-    arguments, replace recorded ones at any depth.
+    A kernel gets the dtype and device of ``like``. ``passed`` has parts by the names of the
+    arguments; they replace recorded ones at any depth.
     """
     if passed and passed.get(name) is not None:
         is_given = isinstance(record, Mapping) and "hyperparameters" in record
@@ -134,7 +134,7 @@ def build_part(
 
 
 def _build_rule(record: Mapping[str, Any], name: str) -> BotorchRule:
-    """A rule around an acquisition class of BoTorch or of ours, with plain options."""
+    """The rule of an acquisition function class of BoTorch or this package, with plain options."""
     from botorch.acquisition.input_constructors import ACQF_INPUT_CONSTRUCTOR_REGISTRY
 
     known = {factory.__name__: factory for factory in ACQF_INPUT_CONSTRUCTOR_REGISTRY}

@@ -13,11 +13,11 @@ class Pending:
     """How pending points enter the posterior.
 
     Attributes:
-        counts_in_deviation: whether they count in the deviation, for which no value is needed.
-        draws: whether values are drawn for them in every ask.
-        value_of_missing: what a missing answer counts as, in the user's sign; None for nothing.
-        max_delay: an answer that took more asks counts as missing; None for no limit.
-        inflate: whether a rule's factor on sigma grows by sigma at the last points.
+        counts_in_deviation: whether the deviation is conditioned on them, which needs no values.
+        draws: whether every ask draws values for them from the posterior.
+        value_of_missing: the value of a missing answer, in the user's sign; None to leave it out.
+        max_delay: in asks; an answer with a longer delay counts as missing; None for no limit.
+        inflate: whether a rule's factor on sigma is increased by sigma at the last points.
     """
 
     counts_in_deviation: ClassVar[bool] = False
@@ -29,17 +29,17 @@ class Pending:
 
 @dataclass(frozen=True)
 class Ignore(Pending):
-    """Pending points do not enter: mu~ and sigma~ are from what has arrived.
+    """Pending points do not enter: mean and deviation are those given the answers, mu~ and sigma~.
 
-    Without new answers a rule that is not random asks the same point again.
+    Until a new answer arrives, a rule that is not random asks the same point again.
     """
 
 
 @dataclass(frozen=True)
 class Hallucinate(Pending):
-    """The mean from what has arrived, the deviation from everything asked (Desautels 2014).
+    """The mean is that given the answers, the deviation that given all asks (Desautels 2014).
 
-    Equivalent to answers equal to the posterior mean at the pending points. Failed trials count.
+    As if pending points were answered with the posterior mean. Points of failed trials are pending.
     """
 
     counts_in_deviation = True
@@ -47,15 +47,15 @@ class Hallucinate(Pending):
 
 @dataclass(frozen=True)
 class KrigingBeliever(Pending):
-    """Pending points count with answers drawn from the posterior, fresh ones in every ask.
+    """Pending points get answers drawn from the posterior, new ones in every ask.
 
     The randomized kriging believer of Sugiura, Takeuchi and Takeno (arXiv 2603.01470); the plain
     one (Ginsbourger 2010) takes the mean, as :class:`Hallucinate` does. If f is a draw of the
     surrogate's Gaussian process, noise is Gaussian, and delays do not depend on the answers, then
-    each ask has the law that it would have with no answer missing. The paper's bounds on mean
-    regret need an initial design, which is not made here: nothing is claimed.
+    each ask has the distribution that it would have if no answer were missing. The paper's bounds
+    on expected regret need an initial design, which is not made here: nothing is claimed.
 
-    A failed trial counts as pending. Random numbers are drawn on the CPU, by the optimizer's seed
+    A failed trial counts as pending. Random numbers are drawn on the CPU, from the optimizer's seed
     and the number of the ask.
     """
 
@@ -64,17 +64,17 @@ class KrigingBeliever(Pending):
 
 @dataclass(frozen=True)
 class Censor(Pending):
-    """Missing values count as the worst value of f (Verma et al. 2022).
+    """Missing answers count as the worst value of f (Verma et al. 2022).
 
-    The posterior is of everything asked. A running or failed trial has the worst value; an answer
-    that took more than ``max_delay`` asks keeps it for ever.
+    Mean and deviation are those given all asks. A running or failed trial has the worst value; one
+    that was answered after more than ``max_delay`` asks keeps it for ever.
 
     Args:
-        worst_value: the worst value of f, in the user's units and sign; for the prior of Verma et
-            al. subtract it from your values.
-        max_delay: in asks; None if answers count however late they are.
-        inflate: add to UCB's factor the sum of sigma at the last ``max_delay`` points, each
-            as it was when the point was asked (theorem 1 of Verma et al.).
+        worst_value: the worst value of f, in the user's units and sign. Verma et al. have it as
+            their prior mean, 0: to do so, subtract it from your values.
+        max_delay: the longest delay, in asks, of an answer that counts; None if all count.
+        inflate: add to UCB's factor on sigma the sum of sigma at the last ``max_delay`` points,
+            each as it was when the point was asked (theorem 1 of Verma et al.).
     """
 
     worst_value: float

@@ -23,22 +23,22 @@ from botorch_delay.optimizers.run import exclusive
 class QueuedOptimizer(Optimizer):
     """QPM-D: an optimizer that never sees a delay (Joulani, Gyorgy & Szepesvari 2013).
 
-    Each point has a queue of answers. When the base asks for a point it is told an answer of its
-    queue at once, and asks again; if the queue is empty the point is evaluated, at every ask until
-    one of its answers has come. For K independent arms delays then cost at most the sum over the
+    Each point has a queue of answers. When the base asks for a point whose queue holds an answer,
+    it is told that at once and asks again. If the queue is empty, every ask is for that point until
+    one of its answers arrives. For K independent arms, delays then cost at most the sum over the
     arms of the largest number of answers outstanding (their theorem 6); with many dependent points
     this says little. Failures are passed on like answers, abandoned trials are not. Certificates of
     the wrapper are proved; those of ``base``, whose asks are in another order, are not.
 
     Args:
-        base: a fresh optimizer on a finite domain; it belongs to the wrapper from now on.
+        base: a fresh optimizer on a finite domain; from now on only the wrapper may use it.
 
     Attributes:
         base: the wrapped optimizer; not to be used directly.
 
     Raises:
-        NotSupportedError: if it asks from a box, where no point comes twice.
-        InputError: if it has been used already.
+        NotSupportedError: if ``base`` asks from a box, where hardly any point comes twice.
+        InputError: if ``base`` has been used, has exact evaluations, or is queued already.
     """
 
     def __init__(self, base: Optimizer) -> None:
@@ -70,9 +70,9 @@ class QueuedOptimizer(Optimizer):
         self.base = copy.copy(self.base)
         self.base._planned = self._planned
         self.base._start()
-        self._fed: dict[int, int] = {}  # the base's trial that each trial was fed to
+        self._fed: dict[int, int] = {}  # by trial id: the base's trial that was told its answer
         self._queues: dict[int, deque[Trial]] = defaultdict(deque)
-        self._calling = False  # whether the base is called now, and not replayed
+        self._calling = False  # True in a call of the base, False while its events are replayed
 
     @property
     @exclusive
@@ -103,7 +103,7 @@ class QueuedOptimizer(Optimizer):
                 self._call(base.tell, waiting, told.value, told.noise_var, fed=told.id)
 
     def _call(self, call: Callable[..., Any], *arguments: Any, fed: int | None = None) -> None:
-        """Call the base, and keep the events of the call."""
+        """Call the base, and record its events in one event of the wrapper."""
         start, self._calling = self.base._ledger.event_count, True
         try:
             call(*arguments)
@@ -119,7 +119,7 @@ class QueuedOptimizer(Optimizer):
             self.base._apply(event)
         elif event.trial is not None and event.kind in ("completed", "failed"):
             trial = self._ledger[event.trial]
-            # By id, so that the order of answers between two asks makes no difference.
+            # Sorted by id: the order in which answers arrive between two asks makes no difference.
             bisect.insort(self._queues[row_of(trial)], trial, key=lambda t: t.id)
 
     def _apply_decided(self, event: Event) -> None:

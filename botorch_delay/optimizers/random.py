@@ -21,18 +21,18 @@ from botorch_delay.history.trials import Suggestion, Trial, TrialObserver, Trial
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.config import Config
 
-# Points of the sequence on a box: how many at a time, and how many such batches to look through.
+# On a box: points of the sequence per batch, and batches to search for one that may be asked.
 BATCH, MOST_BATCHES = 64, 64
 
 
 class RandomOptimizer(Optimizer):
     """Random search: without replacement on a set, scrambled Sobol points on a box.
 
-    With constraints the points are spread over the feasible part of the box. On a set all points
-    are asked in a random order, then in another one, and so on (once if evaluations are exact); an
-    abandoned trial's point comes again in the same pass. Only ``recommend`` uses the answers.
+    With constraints the points are spread over the feasible part of the box. On a set each pass
+    asks all points in a new random order (there is one pass if evaluations are exact); the point of
+    an abandoned trial is asked again in the same pass. Asks do not depend on the answers.
 
-    The arguments are those of :class:`AcquisitionOptimizer`, but for its ``rule``, ``pending`` and
+    The arguments are those of :class:`AcquisitionOptimizer`, except ``rule``, ``pending`` and
     ``repeat_pending``.
     """
 
@@ -55,7 +55,7 @@ class RandomOptimizer(Optimizer):
         super()._start()
         self._asks = _Asks(self._feasibility, self._domain.count or 0)
         self._observers = [self._feasibility, self._asks]
-        self._batches: dict[int, list[list[float]]] = {}  # of the sequence on a box
+        self._batches: dict[int, list[list[float]]] = {}  # of the sequence on a box, by number
 
     @property
     def guarantee(self) -> Guarantee:
@@ -78,8 +78,8 @@ class RandomOptimizer(Optimizer):
         return Suggestion(index, round=number + 1, slot=len(self._ledger))
 
     def _next_on_box(self, number: int) -> Tensor:
-        """The first point of the sequence from a number on that may be asked."""
-        # Where a column is continuous no point comes twice.
+        """The first point of the sequence, from position ``number`` on, that may be asked."""
+        # With a continuous column no point comes twice.
         closed = self._feasibility.unavailable() if self._domain.is_countable else []
         taken = {tuple(self._feasibility.point(key).tolist()) for key in closed}
         first, start = divmod(number, BATCH)
@@ -96,7 +96,7 @@ class RandomOptimizer(Optimizer):
 
 
 class _Asks(TrialObserver):
-    """How often each point of a set was asked, abandoned trials left out."""
+    """How often each point of a set was asked, not counting abandoned trials."""
 
     def __init__(self, feasibility: Feasibility, count: int) -> None:
         self.counts, self._feasibility = torch.zeros(count, dtype=torch.long), feasibility

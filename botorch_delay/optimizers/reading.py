@@ -1,4 +1,4 @@
-"""What can be read of a run: its trials, what all answers say, a table, a summary."""
+"""Reading a run: its trials, what follows from all answers, a table, a summary."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from botorch_delay.optimizers.run import Run, exclusive
 if TYPE_CHECKING:
     import pandas as pd
 
-# The columns of a table of results beside those of the parameters.
+# The columns of a table of results, in addition to those of the parameters.
 TABLE_COLUMNS = (
     *("trial", "state", "value", "corrected_from", "noise_var", "reason"),
     *("round", "asked_at", "told_at"),
@@ -53,7 +53,7 @@ TABLE_COLUMNS = (
 
 
 class ReadableRun(Run, ABC):
-    """A run and what it says; nothing here changes it."""
+    """The part of an optimizer that reads a run: nothing here changes it."""
 
     @property
     def trials(self) -> list[Trial]:
@@ -68,16 +68,16 @@ class ReadableRun(Run, ABC):
 
     @property
     def attached(self) -> list[Attached]:
-        """The results that were obtained elsewhere, without those that were taken back."""
+        """The results that were obtained elsewhere and attached, without those taken back."""
         return list(self._ledger.attached)
 
     @property
     def detached(self) -> list[Attached]:
-        """The attached results that were taken back, with when and why."""
+        """The attached results that were taken back, each with the time and the reason."""
         return list(self._ledger.detached)
 
     def delays(self) -> EmpiricalDelay:
-        """The empirical law of delays, in steps; running trials count as censored.
+        """The empirical law of delays, in steps; trials without an answer count as censored.
 
         Raises:
             NoAnswerError: before any answer.
@@ -90,7 +90,7 @@ class ReadableRun(Run, ABC):
         """The running trials that are overdue, longest wait first; none before any answer.
 
         Args:
-            share: a trial is overdue if an estimated share of answers, in (0, 1), comes sooner.
+            share: in (0, 1); overdue trials wait longer than this estimated share of answers.
         """
         share, law = validation.probability(share, "share"), self._estimated_law()
         running = describe_running(self._ledger.running(), len(self._ledger), law)
@@ -125,24 +125,24 @@ class ReadableRun(Run, ABC):
 
     @exclusive
     def recommend(self, *, tried: bool = False) -> Recommendation:
-        """The point of the domain that all answers speak for.
+        """The point of the domain that all answers together favour.
 
-        With a given kernel, the answered point with the best posterior mean. With a learned kernel,
-        the point whose interval under the fitted kernel has the best worst end (the largest lower
-        end when maximising), so that one lucky answer does not decide: an answered one, or on a box
-        one near these that was never tried, whose interval here is wider. (Those of ``predict`` are
-        wider, since they count that the kernel is fitted.) The one with the best
-        answer, if evaluations seem exact: no point of the domain has two different answers, and
-        three trials repeated a point and none told its noise (then the answer is the mean and both
-        ends), or the learned noise is no more than rounding. Otherwise, with a learned kernel and
-        more than 512 points with answers, the one with the best posterior mean.
+        With a given kernel, the answered point with the best posterior mean. With a learned kernel:
 
-        Attached results count; if no point of the domain was answered, all of them are compared, or
-        spread ones of a box. It may lie outside the active set, if all answers together contradict
-        the round that eliminated it.
+        * The point with the best answer, if evaluations seem exact: no point of the domain has two
+          different answers, and the learned noise is no more than rounding, or three trials
+          repeated a point and none told its noise (then the answer is the mean and both ends).
+        * Else, with more than 512 answered points, the one with the best posterior mean.
+        * Else the point whose interval under the fitted kernel has the best worst end (the largest
+          lower end when maximising), so that one lucky answer does not decide. On a box it may be
+          an untried point near answered ones, whose reported interval is wider, for the search.
+
+        Reported intervals also count that the kernel is fitted. Attached results are used. If no
+        point of the domain has an answer, all are compared, or points spread over a box. The point
+        may be outside the active set, if later answers contradict the round that eliminated it.
 
         Args:
-            tried: whether only points with an answer are recommended.
+            tried: whether to recommend only points with an answer.
 
         Raises:
             NoAnswerError: before any answer; with ``tried``, before one in the domain.
@@ -176,7 +176,7 @@ class ReadableRun(Run, ABC):
         found = self._predicted(x.unsqueeze(0), data, judged, searched)
         ends = found.mean, found.lower, found.upper, found.noise_std
         mean, lower, upper, noise_std = map(float, ends)
-        # Settings that are equal to the user may differ in columns that are rounded for them.
+        # Points that are equal to the user may differ in stepped columns until they are rounded.
         same = self._domain.columns.rounded(torch.cat([x.unsqueeze(0), answered]))
         interval, here = found.interval, (same[0] == same[1:]).all(dim=1).nonzero().flatten()
         if agree and len(here):
@@ -190,9 +190,9 @@ class ReadableRun(Run, ABC):
         """The posterior of f at some points, from all answers.
 
         Args:
-            X: ``n x d``, in the domain or not; or the values of one point by name, or a list of
-                such dicts, where numbers may lie outside their intervals and between their steps,
-                but an Int stays whole.
+            X: points, ``n x d``, in the domain or not; or a dict of one point's values by name, or
+                a list of such dicts. Their numbers may lie outside their intervals and between
+                their steps, but an Int must be whole.
 
         Raises:
             NoAnswerError: before any answer.
@@ -206,12 +206,12 @@ class ReadableRun(Run, ABC):
     def stopping_gap(self) -> float:
         """What further search can still gain: max U - max L over the active set, from all answers.
 
-        With a learned kernel the maxima are over the whole domain once asks go there again. In
-        units of the values, inf until a learned kernel has their scale (three answers that are not
-        all equal). With a given kernel and ``RKHSConfidence`` the bounds hold uniformly over points
-        and time if delays and failures do not depend on the noise; otherwise they are a heuristic.
-        The gap may be too small on a box, where the maxima are searched for, and with a learned
-        kernel and few noisy answers, as it takes the fitted kernel and noise as right.
+        In units of the values; inf until a learned kernel knows their scale (three answers that are
+        not all equal). Once asks may leave the active set of a learned kernel, the maxima are over
+        the whole domain. With a given kernel and ``RKHSConfidence`` the bounds hold uniformly over
+        points and time if delays and failures do not depend on the noise; else they are a
+        heuristic. The gap may be too small on a box, where the maxima are over a sample, and with a
+        learned kernel and few noisy answers, because fitted kernel and noise are taken as right.
 
         Raises:
             NoAnswerError: before any answer.
@@ -232,11 +232,11 @@ class ReadableRun(Run, ABC):
 
         It uses the norm bound and noise scale of ``confidence=``, or of the
         :class:`CertifyingUCB` of an :class:`AcquisitionOptimizer`; :meth:`certify` takes others.
-        With a learned kernel its ``gap`` is a heuristic, and says so: it takes the fitted kernel
-        and noise as right, and is too small with few noisy answers.
+        With a learned kernel its ``gap`` is a heuristic, and marked as one: it takes the fitted
+        kernel and noise as right, and is too small with few noisy answers.
 
         Raises:
-            NotSupportedError: if the optimizer has no norm bound, or on a box of many columns.
+            NotSupportedError: if there is no norm bound, or on a box of more than three columns.
             NoAnswerError: with a learned kernel, before any answer.
         """
         surrogate, confidence, delta = self._judgement()
@@ -266,20 +266,20 @@ class ReadableRun(Run, ABC):
     ) -> Certificate:
         """The certificate under other constants; proof in ``optimizers.certificate``.
 
-        It is ``refuted`` if the answers as they are now contradict the constants. That they did
-        after fewer asks is not kept, though it speaks against them; ``asks`` shows it.
+        It is ``refuted`` if the answers as they are now contradict the constants. A contradiction
+        after fewer asks, which is evidence as well, is not remembered; ``asks`` reveals it.
 
-        Certificates with the same ``noise_std`` and ``delta`` rest on one event, of the noise
-        alone. So if one of several pairs of kernel and norm bound is right, the largest of their
-        certificates that are not refuted holds with probability ``1 - delta``.
+        Certificates with the same ``noise_std`` and ``delta`` rest on the same event, which
+        concerns the noise alone. So if one of several pairs of kernel and norm bound is right, the
+        largest of their certificates that are not refuted holds with probability ``1 - delta``.
 
         Args:
             norm_bound: C, a bound on the RKHS norm of f, above 0.
             noise_std: s, the sub-Gaussian scale of the noise, above 0.
             delta: failure probability.
-            covar_module: the kernel, on the points as they are; the optimizer's if None.
-            asks: certify the first ``asks`` asks as of then, with a ``gap`` of inf; all of them, as
-                of now, if None or no fewer than were made.
+            covar_module: the kernel, which takes points untransformed; the optimizer's if None.
+            asks: how many asks to certify, from the first on, with the answers known after these
+                and a ``gap`` of inf. All asks as of now if None, or no fewer than were made.
 
         Raises:
             NotSupportedError: if the kernel is learned and none is passed, or on a box of more than
@@ -344,11 +344,11 @@ class ReadableRun(Run, ABC):
             MissingExtraError: without pandas.
         """
         validation.installed("pandas", "A data frame needs pandas")
-        # Imported here because it takes as long as BoTorch.
+        # Imported here because importing it takes as long as importing BoTorch.
         import pandas as pd
 
         frame = pd.DataFrame(self.table())
-        # Attached results have neither.
+        # Nullable integers, since attached results have neither.
         return frame.astype({name: "Int64" for name in ("trial", "round") if name in frame})
 
     def __repr__(self) -> str:
@@ -378,7 +378,7 @@ class ReadableRun(Run, ABC):
         return "\n".join(lines)
 
     def _judgement(self) -> tuple[Surrogate, Confidence, float]:
-        """Surrogate, confidence and delta of a recommendation."""
+        """The surrogate, confidence and delta of recommendations and predictions."""
         return self._fitting.upcoming(), *self._config.interval_confidence
 
     def _estimated_law(self) -> EmpiricalDelay | None:
@@ -388,7 +388,7 @@ class ReadableRun(Run, ABC):
             return None
 
     def _judged(self, purpose: str) -> tuple[Answers, Judgement]:
-        """All results, and what they say."""
+        """All results, and the judgement of f that they give; NoAnswerError if there is none."""
         data = self._config.answers(self._ledger.results())
         if not len(data):
             raise NoAnswerError(f"There is no answer yet to {purpose}; tell() or attach() one.")
@@ -408,7 +408,7 @@ class ReadableRun(Run, ABC):
     ) -> Prediction:
         surrogate, learned = judged.surrogate, self._config.covar_module
         deviation = None
-        few = surrogate.scaled and len(answers) <= MANY_ANSWERS  # to many it makes no difference
+        few = surrogate.scaled and len(answers) <= MANY_ANSWERS  # with more it makes no difference
         if isinstance(learned, Learned) and few:
             deviation = partial(
                 marginal_deviation,
@@ -417,7 +417,7 @@ class ReadableRun(Run, ABC):
                 exact=self._config.exact,
             )
         found = judged.predict(X, self._config.sign, deviation, searched)
-        if self._config.exact:  # a jitter stands for the noise
+        if self._config.exact:  # the surrogate's noise is only a jitter
             found = replace(found, noise_std=torch.zeros_like(found.noise_std))
         unchecked = surrogate.is_exact and surrogate.scaled and not self._config.exact
         if unchecked and not self._feasibility.answers_agree():
@@ -425,7 +425,7 @@ class ReadableRun(Run, ABC):
         return found
 
     def _open_points(self) -> ActiveSet:
-        """Where asks may go, outside of which nothing can be gained."""
+        """The points that may be asked, beyond which nothing can be gained."""
         return self._active_points()
 
     def _active_points(self) -> ActiveSet:
@@ -434,7 +434,7 @@ class ReadableRun(Run, ABC):
 
 
 def _as_of(trial: Trial, asks: int) -> Trial:
-    """A trial as it was after this many asks, with later corrections of its answer."""
+    """A trial as it was after ``asks`` asks, but with later corrections of an answer known then."""
     step = trial.known_step
     if step is None or step <= asks:
         return trial
@@ -442,7 +442,7 @@ def _as_of(trial: Trial, asks: int) -> Trial:
 
 
 def _first_among(X: Tensor, candidates: Tensor) -> int | None:
-    """The row, among candidates (``N x d``), of the first point of ``X`` (``n x d``) there."""
+    """The row in candidates (``N x d``) of the first point of ``X`` (``n x d``) found there."""
     for x in X:
         if len(at := (candidates == x).all(dim=1).nonzero()):
             return int(at[0])

@@ -20,37 +20,37 @@ from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import same_points
 from botorch_delay.history.trials import Attached, Trial, TrialState
 
-# The interval while a learned kernel's values have no scale.
+# Says what the interval is while the scale of the values is unknown to a learned kernel.
 UNBOUNDED = "unbounded until there are three answers that are not all equal"
-# What is said of it while the learned noise is that of exact evaluations.
+# Added where the learned noise is that of exact evaluations, but repeats have not confirmed it yet.
 UNCHECKED = "no noise was learned, and too few repeats have shown yet that there is none"
-# What is said of it where it counts that hyperparameters are uncertain.
+# Added where the interval accounts for the uncertainty of learned hyperparameters.
 COUNTED = "deviations count that learned hyperparameters are uncertain"
-# Places around each of the best answered points where climbs to a safer one begin.
+# Starts drawn around each of the best answered points, for climbs to a safer point.
 AROUND = 8
-# A point that was never tried has to be safer by this share of the half-width of the interval.
+# An untried point must raise the best answered lower end by this share of the half-width there.
 LEAST_GAIN = 0.05
-# The interval of a recommended point where repeats agree, whatever noise was learned.
+# Says what the interval of a recommended point is where repeats agree, whatever noise was learned.
 ANSWER_ITSELF = "the answer itself: repeats agree, so evaluations seem exact"
 
 
 @dataclass(frozen=True, eq=False)
 class Recommendation:
-    """The point that all answers speak for; on a box it may be one that was never tried.
+    """The point that all answers together favour; on a box it may be one that was never tried.
 
     Attributes:
         x: the point, shape ``d``.
         index: its row in a finite domain; None on a box.
         mean: posterior mean of f there; the median where values are warped.
         lower: lower end of the interval for f there; with a learned kernel -inf until there are
-            three answers that are not all equal, for the scale of the values is unknown.
-        upper: upper end, or inf.
+            three answers that are not all equal, as the scale of the values is unknown until then.
+        upper: upper end; inf where ``lower`` is -inf.
         interval: what the interval is, in words.
-        count: how many answers there are at this very point, 0 if it was never tried.
+        count: how many answers there are at exactly this point, 0 if it was never tried.
         params: the point's values by name.
-        noise_std: standard deviation of the noise of one answer there, as the model has it, in the
-            user's units; where values are warped, half of what one deviation to either side of the
-            mean spans. 0 if evaluations are or seem exact, nan while values have no scale.
+        noise_std: the model's standard deviation of the noise of one answer there, in the user's
+            units; where values are warped, half the span from one deviation below the mean to one
+            above. 0 if evaluations are or seem exact, nan while the scale of the values is unknown.
     """
 
     x: Tensor
@@ -73,7 +73,7 @@ class Prediction:
         lower: lower ends of the intervals for f, ``n``; -inf and inf as in :class:`Recommendation`.
         upper: upper ends, ``n``.
         interval: what the intervals are, in words.
-        noise_std: standard deviations of the noise of one answer, as there, ``n``.
+        noise_std: deviations of the noise of one answer, ``n``, as in :class:`Recommendation`.
     """
 
     mean: Tensor
@@ -83,13 +83,13 @@ class Prediction:
     noise_std: Tensor
 
 
-# Deviations of f at points, given the moments there.
+# Maps points ``n x d`` and the posterior moments there to deviations of f: ``n``.
 Deviation = Callable[[Tensor, Moments], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
 class Judgement:
-    """What answers, in units of a surrogate, say of f."""
+    """The posterior of f, and intervals for it, from answers in units of a surrogate."""
 
     surrogate: Surrogate
     data: Data
@@ -105,7 +105,7 @@ class Judgement:
         return self.surrogate.posterior(self.data)
 
     def intervals(self, X: Tensor, deviation: Deviation | None = None) -> tuple[Moments, Tensor]:
-        """The posterior, and half-widths of intervals with the given deviations or its own."""
+        """Posterior moments and half-widths of intervals at ``X``; ``deviation`` replaces sigma."""
         found = self.posterior.at(X, weights=self.width.needs_weights)
         if deviation is not None:
             found = replace(found, variance=deviation(X, found).square())
@@ -116,9 +116,9 @@ class Judgement:
     ) -> Prediction:
         """The prediction at points, ``n x d``; see :meth:`intervals`.
 
-        Points that were searched for by their intervals, in a number of columns, have wider ones
-        unless these hold for all points: as many more squared deviations, as Scheffe's intervals
-        for all directions at once have.
+        ``searched`` is the number of columns in which points were searched for by their intervals.
+        Unless the intervals hold for all points at once, that many variances are added to the
+        squared half-width, as in Scheffe's simultaneous intervals.
         """
         surrogate = self.surrogate
         posterior, half = self.intervals(X, deviation)
@@ -146,12 +146,12 @@ class Judgement:
         generator: torch.Generator,
         fails: Callable[[Tensor], Tensor] | None,
     ) -> Tensor | None:
-        """A point of a box near the best answered ones whose interval ends better than theirs.
+        """A point of a box, ``d``, near the best answered ones and with a better lower end.
 
-        With noise a learned kernel knows the values between answers as well as those at them. None
-        if climbs of the lower end find no such point, ``d``, from the best answered points
-        (``n x d``; ``lower`` ends and ``half``-widths of their intervals, ``n``) and places around
-        them, where ``fails`` (``n x d`` to bool ``n``) does not hold.
+        With noise, a learned kernel knows f between answered points as well as at them. Climbs of
+        the lower end start at and around the best of ``answered`` (``n x d``, whose intervals have
+        ends ``lower`` and half-widths ``half``, ``n``), and avoid places where ``fails`` (``n x d``
+        to bool ``n``) holds. None if they find no such point.
         """
         leaders = answered[lower.topk(min(LEADERS, len(lower))).indices]
         starts = torch.cat([leaders, nearby(domain, leaders, AROUND, LOCAL_REACH, generator)])
@@ -182,7 +182,7 @@ class Replicates:
         index: its row in a finite domain, or None.
         count: the number of its answers, attached results included.
         pending: the number of its running trials.
-        mean: the mean answer, in the user's units and sign; None without one.
+        mean: the mean answer, in the user's units and sign; None without an answer.
         standard_error: the answers' standard deviation over sqrt(count); None with fewer than two.
     """
 
@@ -195,7 +195,7 @@ class Replicates:
 
 
 def replicates(trials: Iterable[Trial], attached: Sequence[Attached]) -> list[Replicates]:
-    """One entry per point with an answer or a running trial: most answers first, then in order."""
+    """One entry per point with an answer or a running trial: most answers first, ties in order."""
     counted = [t for t in trials if t.state in (TrialState.COMPLETED, TrialState.RUNNING)]
     places: list[Trial | Attached] = [*counted, *attached]
     if not places:

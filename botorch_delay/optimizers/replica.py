@@ -1,14 +1,14 @@
-"""An optimizer kept in step with trials that another system keeps.
+"""An optimizer kept in step with trials that another system stores.
 
-From points, states and values alone it does not follow when rounds closed, and with which answers.
-So the other system keeps the events of every ask with its trial. From trials and events the
-optimizer is made again in any process, as if every call had been made there.
+Points, states and values alone do not tell when rounds closed and with which answers. So the other
+system stores, with each trial, the events of its ask. From trials and events the optimizer can be
+rebuilt in any process, as if every call had been made there.
 
 Several processes may ask at once. Their decisions are made consistent by rules that depend on the
 events alone. Asks are applied in an order in which each comes after those that its process knew,
-and after the ends of trials that its process was the first to know. If two open the same round, the
-trial with the lower number counts, and the other's design points are outside the design. A trial
-was lost, before it ended, if the record of an ask says so.
+and after the ends of trials that its process was the first to record. If two asks open the same
+round, the one with the lower trial number counts, and design points asked for the other's round
+serve no slot. A trial counts as lost before it ended if the record of any ask says so.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from botorch_delay.optimizers.bpe import BPEDelayOptimizer
 
 @dataclass(frozen=True, eq=False)
 class PastTrial:
-    """A trial as another system keeps it.
+    """A trial as another system stores it.
 
     Attributes:
         number: its number there, unique and increasing in the order of creation.
         x: the point, ``d``.
         state: its state.
         value: its answer, if it is completed; it must not change afterwards.
-        record: what :meth:`Replica.ask` gave with the point; None for a trial from elsewhere, which
-            is attached once it is completed.
+        record: the record that :meth:`Replica.ask` returned with the point; None for a trial that
+            was not asked here, whose result is attached once it is completed.
         noise_var: the known noise variance of the answer, or None; only with a record.
         reason: why it failed.
     """
@@ -58,7 +58,7 @@ _ENDS = TrialState.COMPLETED, TrialState.FAILED
 
 
 class Asked(NamedTuple):
-    """The optimizer's trial, and a JSON-ready record for the other system to keep with it."""
+    """The optimizer's trial, and a JSON-ready record for the other system to store with it."""
 
     trial: Trial
     record: dict[str, Any]
@@ -66,16 +66,16 @@ class Asked(NamedTuple):
 
 @dataclass(frozen=True)
 class _Ask:
-    """The record of an ask, with the other system's numbers of trials."""
+    """The record of an ask, in which trials have the other system's numbers."""
 
-    events: tuple[Event, ...]  # what it decided, and last the ask itself
+    events: tuple[Event, ...]  # the decisions that it made, then the ask itself
     after: int  # one more than the largest ``after`` of the asks that its process knew, or 0
-    # Trials that had ended by then, and how, unless the record of another ended trial says so: the
-    # record of a running trial may still be taken back. One that was lost and came back is twice.
+    # Trials that had ended by then, and how, unless an ended trial's record lists that already (a
+    # running one's may still be taken back). A trial that was lost and came back is listed twice.
     told: tuple[tuple[int, TrialState], ...]
     opened: tuple[int, ...]  # the rounds that it opened
     opener: int | None  # the trial that opened its round, as far as its process knew
-    parent: int | None  # the trial that opened the round before its events
+    parent: int | None  # the trial that opened the round that was open before its events
 
     @classmethod
     def read(cls, past: PastTrial) -> _Ask:
@@ -105,15 +105,15 @@ class _Ask:
 
 
 class Replica:
-    """An optimizer kept in step with trials that another system keeps.
+    """An optimizer kept in step with trials that another system stores.
 
     Args:
-        make: makes the optimizer as it is before any ask.
+        make: returns a new optimizer, without asks, each time it is called.
 
     Attributes:
-        optimizer: to be read; asks and answers go through the replica. Its certificates are proved
-            if its trials are in the order in which they were asked, which a trial of another
-            process that is added late may break.
+        optimizer: for reading only; asks and answers go through the replica. Its certificates are
+            proved as long as its trials are in the order in which they were asked; a trial of
+            another process that is added late may break that order.
     """
 
     def __init__(self, make: Callable[[], BPEDelayOptimizer]) -> None:
@@ -122,13 +122,13 @@ class Replica:
         self._past: dict[int, PastTrial] = {}
         self._asks: dict[int, _Ask] = {}  # of trials that have a record
         self._openers: list[int] = []  # the trial that opened each round, from the first
-        self._lost: set[int] = set()  # trials that were lost, at first, by the record of an ask
+        self._lost: set[int] = set()  # trials lost before they ended, as records of asks say
         self._restart()
 
     def sync(self, trials: Iterable[PastTrial]) -> None:
-        """Add trials that are new or have changed, in any order; others are ignored.
+        """Take in new and changed trials, in any order; unchanged ones are ignored.
 
-        With those of earlier calls they must include all trials that their records refer to.
+        Together with those of earlier calls they must include all trials that records refer to.
 
         Raises:
             StorageError: if a record is malformed, or refers to a missing trial.
@@ -153,11 +153,11 @@ class Replica:
         self._asks.update(asks)
         before, self._openers = self._openers, self._find_openers()
         rewritten |= self._behind or self._openers[: len(before)] != before
-        # Whether a trial was lost at first is as records say, not as this process happened to see.
+        # Records decide whether a trial was lost first, not what this process happened to see.
         lost = _lost(asks.values())
         self._lost |= lost
         rewritten |= any(map(self._has_missed_loss, lost)) or not back <= self._lost
-        self._behind = True  # until all of them are in: after an error the next call rebuilds
+        self._behind = True  # until all are applied: after an error the next call rebuilds
         if rewritten:
             self._rebuild()
         else:
@@ -170,13 +170,13 @@ class Replica:
         """The point for a trial that the other system has opened.
 
         Args:
-            number: of the trial.
+            number: the other system's number of the trial.
             before: how many other trials are about to ask first: this one gets the point after
                 theirs, so that workers that ask at the same moment get different points.
-            skip: how many more points to pass over, which may never be asked: the point then serves
-                no slot of the design.
-            uncertain: numbers of the last asks, increasing, whose trials may never be made: the
-                record repeats what they decided.
+            skip: how many further points to pass over. As these may never be asked, the point then
+                serves no slot of the design.
+            uncertain: the numbers of the latest asks, increasing, whose trials may never be
+                created: the record repeats their decisions.
 
         Raises:
             HorizonError: if no asks are left.
@@ -217,7 +217,7 @@ class Replica:
         return trial, list(optimizer._ledger.events(start))
 
     def _ask_ahead(self, before: int, skip: int) -> tuple[Trial, list[Event]]:
-        """What the optimizer would ask after the asks of others."""
+        """The trial after ``before + skip`` asks that are not made here, and its events."""
         optimizer, start = self.optimizer, self.optimizer._ledger.event_count
         ahead = copy.deepcopy(optimizer, {id(optimizer.domain): optimizer.domain})
         ahead._rounds.is_shared = True
@@ -236,11 +236,11 @@ class Replica:
         self._rebuild()
 
     def trial(self, number: int) -> Trial | None:
-        """The optimizer's trial, or None."""
+        """The optimizer's trial of the other system's ``number``, or None."""
         return self._trials.get(number)
 
     def _has_missed_loss(self, number: int) -> bool:
-        """Whether a trial has ended here without being lost first."""
+        """Whether a trial has ended here without having been lost first."""
         trial = self._trials.get(number)
         return trial is not None and (
             trial.state is TrialState.FAILED
@@ -257,18 +257,18 @@ class Replica:
         self.optimizer._rounds.is_shared = True
         self._trials: dict[int, Trial] = {}  # by the other system's number, in the order of ids
         self._attached: set[int] = set()
-        self._unrecorded: list[tuple[int, TrialState]] = []  # trials that ended; see _Ask.told
-        self._after = 0  # of the next ask
-        self._decided: set[tuple[str, float]] = set()  # kinds and times of events of asks
+        self._unrecorded: list[tuple[int, TrialState]] = []  # ``told`` of the next _Ask
+        self._after = 0  # ``after`` of the next _Ask
+        self._decided: set[tuple[str, float]] = set()  # kind and time of each decision applied
 
     def _know(self, number: int, trial: Trial) -> None:
         self._trials[number] = trial
         self._after = max(self._after, self._asks[number].after + 1)
 
     def _find_openers(self) -> list[int]:
-        """The trial that opened each round: the lowest of those that count.
+        """The trial that counts as the opener of each round: the lowest number of the valid ones.
 
-        A trial counts if it closed the previous round as opened by the trial that counts there.
+        A trial is valid if the round that it closed had been opened by the one that counts there.
         """
         found: dict[tuple[int, int | None], list[int]] = {}
         for number, ask in self._asks.items():
@@ -282,13 +282,13 @@ class Replica:
         return openers
 
     def _take(self, changed: Iterable[PastTrial]) -> None:
-        """Apply results from elsewhere, then asks in order, then what became of them."""
+        """Apply results from elsewhere, then asks in order, then the ends of their trials."""
 
         def order(past: PastTrial) -> tuple[int, int]:
             return -1 if past.record is None else self._asks[past.number].after, past.number
 
         changed = sorted(changed, key=order)
-        with warnings.catch_warnings():  # results are corrected in the engine
+        with warnings.catch_warnings():  # wrong results are corrected in the other system
             warnings.simplefilter("ignore", OutlierWarning)
             for past in changed:
                 if past.record is None:
@@ -306,12 +306,12 @@ class Replica:
                 self._settle(past.number, past.state)
 
     def _events_that_count(self, past: PastTrial, ask: _Ask) -> list[Event]:
-        """The events of an ask that count, with the ids of the trials here."""
+        """The events of an ask that count, with the trial ids of this optimizer."""
         events = []
         for event in ask.events[:-1]:
             opened = _opens(event)
             if opened is None:
-                # The next ask of a process repeats what an uncertain one decided.
+                # Applied once: the ask after an uncertain one repeats its decisions.
                 counts = (event.kind, event.time) not in self._decided
             else:
                 counts = self._opener(opened) == past.number
@@ -335,10 +335,9 @@ class Replica:
         return self._trials[number].id
 
     def _settle(self, number: int, state: TrialState) -> None:
-        """Apply what became of a trial, if its ask is known and this is new.
+        """Apply the end of a trial, if its ask is known and the end is new.
 
-        One that was lost, whichever record says so, is abandoned first: a late answer serves no
-        slot.
+        A trial that any record lists as lost is abandoned first: a late answer serves no slot.
         """
         past, trial, optimizer = self._past.get(number), self._trials.get(number), self.optimizer
         if past is None or trial is None:
@@ -358,19 +357,19 @@ class Replica:
             self._note_end(number)
 
     def _note_end(self, number: int) -> None:
-        """For the record of the next ask; what the record of the ended trial told stays told."""
+        """List an end in the next record, but no longer those that the trial's own record lists."""
         told = self._asks[number].told
         self._unrecorded = [end for end in self._unrecorded if end not in told]
         self._unrecorded.append((number, self._trials[number].state))
 
 
 def _lost(asks: Iterable[_Ask]) -> set[int]:
-    """The trials that were lost, as far as records of asks say so."""
+    """The trials that were lost according to records of asks."""
     return {n for ask in asks for n, state in ask.told if state is TrialState.ABANDONED}
 
 
 def _with_decisions(record: dict[str, Any], last: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The record of an ask with the decisions of the last one."""
+    """The record of an ask, with the decisions of the ask before, which is uncertain, put first."""
     assert last is not None
     decided = [event for event in last["events"] if event["kind"] != "asked"]
     opened = any(event["kind"] in ("opened", "closed") for event in decided)
@@ -383,7 +382,7 @@ def _with_decisions(record: dict[str, Any], last: Mapping[str, Any] | None) -> d
 
 
 def _as_stored(event: Event, number: int, numbers: Sequence[int]) -> dict[str, Any]:
-    """An event with the other system's numbers of trials, and without the point of an ask."""
+    """The record of an event with the other system's trial numbers; an ask's omits the point."""
     record = event.record()
     if event.kind == "asked":
         kept = {name: event.data[name] for name in ("round", "slot")}
@@ -392,7 +391,7 @@ def _as_stored(event: Event, number: int, numbers: Sequence[int]) -> dict[str, A
 
 
 def _opens(event: Event) -> int | None:
-    """The number of the round that begins with an event."""
+    """The number of the round that an event opens; None if it opens none."""
     if event.kind == "opened":
         return 1
     if event.kind != "closed":
@@ -401,7 +400,7 @@ def _opens(event: Event) -> int | None:
 
 
 def _renamed(data: Mapping[str, Any], name: Callable[[int], int]) -> Mapping[str, Any]:
-    """The data of an event with other names for the trials of a closed round."""
+    """The data of an event, with the trial ids of a closed round mapped by ``name``."""
     if "record" not in data:
         return data
     ids = [name(trial) for trial in data["record"]["trial_ids"]]

@@ -28,11 +28,11 @@ from botorch_delay.optimizers.run import Fitting
 
 logger = logging.getLogger(__name__)
 
-# How many slots may be missing below one served elsewhere: more than in any run, and few enough
-# that a damaged event does not cost hours.
+# The most slots to reserve below one that was asked elsewhere: more than any run needs, and few
+# enough that a damaged event does not cost hours.
 FURTHEST_SLOT = 10_000
-# What a learned kernel eliminates holds for the rule until answers have grown by this factor: the
-# kernel is another one by then.
+# The rule respects what a learned kernel has eliminated until answers have grown by this factor
+# since the first elimination: by then the kernel is a different one.
 GROWTH_TO_OUTDATE = 2
 
 
@@ -50,24 +50,24 @@ class RoundSequence(TrialObserver):
         self._feasibility = feasibility
         self.round_rule = config.round_rule()
         self.active: ActiveSet = whole_set(config.domain, config.seed, feasibility.keys)
-        self.open: OpenRound | None = None  # before the first ask and after the last round
-        # Whether other processes learn of attached results at other times: then no design counts
-        # them, nor do bounds on a box, which each process computes anew.
+        self.open: OpenRound | None = None  # None before the first ask and after the last round
+        # Whether the run is shared with processes that learn of attached results at other times.
+        # Designs then leave these out, and so do bounds on a box, which each process recomputes.
         self.is_shared = False
         self.records: list[RoundRecord] = []  # of the closed rounds
         self.resets = 0  # how often no active point could be asked
         self.designed = 0  # design points asked, in all rounds
         self.out_of_round = 0  # asks made elsewhere for a round that had closed here
         self.closed_at = -1  # how many asks had been made when the last round closed
-        # How many answers and attached results there were when a round first eliminated.
+        # How many answers and attached results there were when a round first eliminated points.
         self._eliminated_at: int | None = None
-        # The result of close() until its event is applied; a replay makes it from the event.
+        # The active set that close() found, until its event is applied; a replay derives it anew.
         self._judged: ActiveSet | None = None
         factor = config.rounds.straggler_factor
         self._early = None if factor is None else EarlyClose(factor, config.domain)
 
     def __str__(self) -> str:
-        """The stage of the run, and what the last round left, in a line."""
+        """A line on the stage of the run and the share of the domain that can still be best."""
         count = self._config.domain.count
         share = f"{self.feasible.size:.0f} of {count} points"
         if count is None:
@@ -94,7 +94,7 @@ class RoundSequence(TrialObserver):
         return self.active.without(self._feasibility.infeasible())
 
     def of(self, trial: Trial) -> OpenRound | None:
-        """The open round if a trial is of it; one asked elsewhere may be of an earlier round."""
+        """The open round, if a trial is of it; one asked elsewhere may be of an earlier round."""
         return self.open if self.open is not None and trial.round == self.open.number else None
 
     def is_due(self, current: OpenRound) -> bool:
@@ -152,17 +152,17 @@ class RoundSequence(TrialObserver):
         return Forecast(current.number, tuple(waited), tuple(to_ask), left, law, earliest)
 
     def _running(self, outstanding: Outstanding, law: EmpiricalDelay | None) -> list[Straggler]:
-        """The trials that a round waits for, directly or to ask a point again."""
+        """The running trials that a round waits for: of its slots, or of points to be repeated."""
         held = {trial for key in outstanding.held for trial in self._feasibility.running(key)}
         trials = [self._ledger[trial] for trial in sorted(held.union(outstanding.trials))]
         return describe_running(trials, len(self._ledger), law)
 
     def bounds(self, number: int) -> RoundBounds:
-        """How wide the bounds of a round are."""
+        """The delta of a round's bounds, the number of points they cover, and how they are made."""
         config, rows = self._config, self.active.rows
         delta = config.delta / 2.0  # the other half is for the delays, with a law or without
         if config.budget_factor is not None or config.proves_from_all:
-            # The other half is for the bounds of the budget, or from all answers: never for both.
+            # Halved again, for the bounds of the budget or those from all answers: never for both.
             delta /= 2.0
         points = None if rows is None else len(config.domain.like if config.as_published else rows)
         of_round = delta / self.round_rule.delta_divisor(number)
@@ -170,7 +170,7 @@ class RoundSequence(TrialObserver):
         return RoundBounds(number, config.confidence, of_round, delta, points, valid, sign)
 
     def close(self, current: OpenRound, *, last: bool) -> dict[str, Any]:
-        """The end of the open round, as the data of an event.
+        """Close the open round: its record and what it eliminates, as the data of an event.
 
         With valid bounds, the last round is judged by its own answers only if it ends as planned.
         """
@@ -197,9 +197,9 @@ class RoundSequence(TrialObserver):
         return {"record": record.describe(), "left": left, "last": last, "attached": attached}
 
     def reset(self, current: OpenRound) -> dict[str, Any]:
-        """Going on with every feasible point, as the data of an event; EmptyDomainError if none.
+        """The decision to go on with every feasible point, as the data of an event.
 
-        Points that are not asked because their values are known exactly stay active.
+        Points of exactly known value stay active, unasked; EmptyDomainError if no others are left.
         """
         infeasible, known = self._feasibility.infeasible(), self._feasibility.known()
         left = self.active.restored(infeasible, current.number)
@@ -254,7 +254,7 @@ class RoundSequence(TrialObserver):
         self.open = None if last else self._new_round(record.number + 1, current.design_size)
 
     def apply_reset(self, current: OpenRound, *, entirely: bool) -> None:
-        """Go on with every feasible point."""
+        """Design the open round on every feasible point; ``entirely``: all become active again."""
         left = self.active.restored(self._feasibility.infeasible(), current.number)
         if entirely:
             self.active = left
@@ -289,8 +289,8 @@ class RoundSequence(TrialObserver):
         current = self.of(trial)
         if current is not None:
             current.settle(trial)
-        # Answers to rounds that have closed count for the rule, and with evidence="all" for the
-        # bounds of later rounds; what their own rounds have decided stays.
+        # Answers that arrive after their round has closed count for the rule, and with
+        # evidence="all" for the bounds of later rounds; the decisions of their own round stay.
         self._update_status(self._feasibility.key(trial))
 
     def attached(self, result: Attached) -> None:
@@ -307,9 +307,9 @@ class RoundSequence(TrialObserver):
         )
 
     def design_point_before(self, asked: Mapping[str, Any]) -> dict[str, Any] | None:
-        """A design point before one asked elsewhere, as the data of an event, or None.
+        """The design point to reserve, as the data of an event, if an ask made elsewhere skips one.
 
-        Its trial is not known yet, or was never made.
+        The trial of the skipped point is not known yet, or was never made. None if none is skipped.
         """
         current, slot = self.open, asked["slot"]
         if current is None or asked["round"] != current.number:
@@ -322,9 +322,9 @@ class RoundSequence(TrialObserver):
         return {"x": self._feasibility.point(key).tolist(), "point": key if key >= 0 else None}
 
     def placed(self, asked: Mapping[str, Any], *, finished: bool) -> dict[str, Any]:
-        """The data of an ask made elsewhere, with the round and slot that it has here.
+        """The data of an ask made elsewhere, with its round and slot here.
 
-        By now the round may have closed, or the slot may be another trial's.
+        By now its round may have closed, or its slot may have gone to another trial.
         """
         current, number, slot = self.open, asked["round"], asked["slot"]
         key = self.active.key_of(sent(asked["x"], self.active.domain.like))
@@ -341,22 +341,22 @@ class RoundSequence(TrialObserver):
         return data | {"round": current.number, "slot": slot if fits else WAITING_SLOT}
 
     def _ends_as_planned(self, current: OpenRound) -> bool:
-        """Whether the number of design points of the last round does not depend on values.
+        """Whether the number of design points of the last round cannot depend on values.
 
-        It may if a run is ended early, or if values decide when a design point is asked: Lemma 1
-        does not cover such a round, unless its design is complete.
+        It may depend on them if the run was ended early, or if values decide when a design point is
+        asked: Lemma 1 covers such a round only if its design is complete.
         """
         config, on_arrival = self._config, self.round_rule.on_arrival
         if on_arrival and current.design_is_settled():
             return True
-        # With a delay law Algorithm 1's own rule leaves answers out, independent of their noise.
+        # With a delay law Algorithm 1 itself leaves late answers out, independent of their noise.
         arrived = not (on_arrival and current.outstanding().trials)
         ended = arrived and len(self._ledger) == config.horizon
         return ended and config.repeat_pending and config.budget_factor is None
 
     @property
     def _uses_attached(self) -> bool:
-        """Whether bounds are made of attached results as well."""
+        """Whether bounds use attached results as well."""
         alone = self.is_shared and self.active.rows is None
         return self._config.merges and not alone and bool(self._ledger.attached)
 
@@ -377,8 +377,8 @@ class RoundSequence(TrialObserver):
         size = self.round_rule.design_size(number, previous_size)
         length = self.round_rule.length(size, len(self._ledger))
         statuses = {key: self._feasibility.status(key) for key in self._feasibility.unavailable()}
-        # Of many results some, to bound the time that a design takes. With a given kernel a claim
-        # rests on what the design's own points tell.
+        # Attached results count in the design only if the kernel is learned: with a given one,
+        # claims rest on the design's own points. At most MANY_ANSWERS, to bound a design's time.
         attached = self._ledger.attached if self._config.learned and not self.is_shared else []
         known = [self._feasibility.key(result) for result in attached]
         return OpenRound(
@@ -398,11 +398,11 @@ class RoundSequence(TrialObserver):
 
 
 def _best_is_eliminated(ledger: Ledger, sign: float, active: ActiveSet) -> bool:
-    """Whether the best result in the domain, to be maximised up to ``sign``, is not active."""
+    """Whether the point of the domain's best result is eliminated; ``sign`` is -1 to minimise."""
     domain = active.domain
     for result in sorted(ledger.results(), key=lambda each: -sign * (each.value or 0.0)):
         X = sent(result.point.unsqueeze(0), domain.like)
-        # What was attached may lie outside.
+        # Attached results may lie outside the domain.
         if isinstance(result, Trial) or bool(domain.contains(X)):
             return bool(active.round_that_eliminated(X) > 0)
     return False

@@ -27,14 +27,14 @@ from botorch_delay.history.point_status import Feasibility
 from botorch_delay.history.trials import Attached, Ledger, Trial, TrialObserver, TrialState
 from botorch_delay.optimizers.pending import Pending
 
-# The points in use are chosen anew after this many answers.
+# The subset of answered points that posteriors use is chosen anew after this many answers.
 RENEWED_EVERY = 256
-# On larger sets posteriors are then kept up to date at this many points only, those with the
-# largest mean plus this many deviations.
+# On sets with more points than this, posteriors are then kept up to date only at those with the
+# largest mean + POOL_FACTOR * deviation, TABLE_POOL of them.
 TABLE_POOL, POOL_FACTOR = 4096, 2.0
-# This many pending points near each other are a crowd, if no more are answered there.
+# This many pending points near each other are a crowd, unless more points are answered there.
 CROWDED = 16
-# By how much failures nearby must outweigh answers: one alone rules out its surroundings.
+# The weight of failures nearby must exceed that of answers by this: even one failure alone does.
 LONE_FAILURE = 0.5
 _ABANDONED = TrialState.ABANDONED
 
@@ -43,8 +43,8 @@ _ABANDONED = TrialState.ABANDONED
 class View:
     """All trials as one surrogate sees them.
 
-    ``answers`` give the mean. ``asked_points``, with pending ones that have no value, give the
-    deviation; None if pending points do not count in it.
+    The mean is that given ``answers``. The deviation is that given ``asked_points``, which include
+    pending ones, without values; None if pending points do not count in it.
     """
 
     answers: Averages
@@ -52,32 +52,32 @@ class View:
 
     @property
     def with_pending(self) -> Averages:
-        """What gives the deviation: pending points included if there are any to count."""
+        """The points that the deviation is conditioned on, pending ones included if they count."""
         if self.asked_points is None or self.asked_points.size == self.answers.size:
             return self.answers
         return self.asked_points
 
     @property
     def mean(self) -> Tensor:
-        """At every candidate, in units of the surrogate: ``N``."""
+        """The posterior mean at every candidate, ``N``, in units of the surrogate."""
         return self.answers.at_candidates.mean.clone()  # rules may work in place
 
     @property
     def deviation(self) -> Tensor:
-        """At every candidate, with pending points counted: ``N``."""
+        """The posterior deviation at every candidate, ``N``, with pending points counted."""
         return self.with_pending.at_candidates.variance.sqrt()
 
     def mean_at(self, X: Tensor) -> Tensor:
-        """At points in the columns of the domain, ``n x d``, in units of the surrogate: ``n``."""
+        """The mean at points in the domain's columns, ``n x d`` to ``n``, in surrogate units."""
         return self.answers.anywhere.mean(self.answers.surrogate.inputs(X))
 
     def deviation_at(self, X: Tensor) -> Tensor:
-        """At points in the columns of the domain, ``n x d``, with pending points counted: ``n``."""
+        """The deviation at points in the domain's columns, ``n x d`` to ``n``, pending counted."""
         return self.with_pending.anywhere.variance(self.answers.surrogate.inputs(X)).sqrt()
 
 
 class RuleModel(View, TrialObserver):
-    """The posteriors of all trials so far, at candidates and at any points.
+    """The posteriors given all trials so far, at candidates and at any points.
 
     Each point has a key: a candidate's row on a finite set, or a number below 0.
 
@@ -85,13 +85,13 @@ class RuleModel(View, TrialObserver):
         surrogate: kernel, noise and units of the posteriors.
         candidates: ``N x d``: all points of a set, or where climbs on a box begin.
         pool: the candidates whose posterior is kept up to date, a LongTensor; None for all.
-        prior_deviation: the largest at the candidates.
-        is_blind: whether there are too few answers to learn a kernel from.
-        views: what each of the rule's surrogates sees; this model is the first one's.
+        prior_deviation: the largest prior deviation at the candidates.
+        is_blind: whether a kernel cannot be learned yet: answers are too few, or all equal.
+        views: one for each of the rule's surrogates; the model itself is the view of the first.
         feasibility: which points may be asked.
-        pending: how pending points enter.
+        pending: how pending points enter the posterior.
         seed: the seed of random rules.
-        widths: sigma at the last points, when they were asked, if ``pending`` inflates.
+        widths: sigma at each of the last points as it was when asked, if ``pending`` inflates.
     """
 
     def __init__(
@@ -110,10 +110,10 @@ class RuleModel(View, TrialObserver):
         self.widths: list[float] = []
         self._best_mean: tuple[Posterior | None, float] = (None, 0.0)
         self.views: list[View] = []  # none until restart() has counted all trials
-        self._left_out: set[int] = set()  # keys of points that posteriors go without
+        self._left_out: set[int] = set()  # keys of points that posteriors do not use
 
     def restart(self, surrogates: Sequence[Surrogate], candidates: Tensor) -> None:
-        """Count all trials anew, with other surrogates (of one kernel) or other candidates."""
+        """Rebuild the posteriors, with other surrogates (of one kernel) or other candidates."""
         surrogate = surrogates[0]
         self.surrogate, self.candidates = surrogate, candidates
         self.is_blind = surrogate.learned and not surrogate.scaled
@@ -137,9 +137,9 @@ class RuleModel(View, TrialObserver):
 
     @property
     def best_mean(self) -> float | None:
-        """The largest mean at an answered point, for rules of improvement; None without answers.
+        """The incumbent, the largest posterior mean at an answered point; None without answers.
 
-        Points that a :class:`Censor` counts as answered are among them once there is an answer.
+        Once there is an answer, points that :class:`Censor` gives a value count as answered, too.
         """
         if not self._ledger.values:
             return None
@@ -152,7 +152,7 @@ class RuleModel(View, TrialObserver):
     def renewals_due(self) -> int:
         """How often the points in use should have been chosen by now; 0 while all are in use.
 
-        Never with a given kernel, for claims, nor on sets so small that more answers cost nothing.
+        All stay in use with a given kernel, as claims require, and on small sets, where it is free.
         """
         if not self.surrogate.learned or (self.finite and len(self.candidates) <= MAX_FOLDED):
             return 0
@@ -160,11 +160,11 @@ class RuleModel(View, TrialObserver):
         return answers // RENEWED_EVERY if answers > MOST_POINTS else 0
 
     def _renewed(self) -> tuple[set[int], Tensor | None]:
-        """The keys of the points that are left out, and the pool, functions of the trials so far.
+        """The keys of the points to leave out, and the pool; both follow from the trials so far.
 
         Only points whose trials had all been settled at the last multiple of ``RENEWED_EVERY``
-        answers are left out: between renewals points are only added, and a resumed run finds the
-        same ones. The pool is the part of a large set that may be best given the points kept.
+        answers are left out. So between renewals points are only added, and a resumed run finds the
+        same ones. The pool is the part of a large set that may be best, given the points kept.
         """
         results: list[Trial | Attached] = [*self._ledger.attached, *self._ledger.trials]
         steps = sorted(r.told_step or 0 for r in results if r.value is not None)
@@ -192,7 +192,7 @@ class RuleModel(View, TrialObserver):
         data = self.surrogate.data(Answers.of(self._domain, self._sign, told))
         moments = self.surrogate.posterior(data).at(self.candidates)
         upper = moments.mean + POOL_FACTOR * moments.deviation
-        if self.surrogate.is_exact:  # nothing is learned there any more
+        if self.surrogate.is_exact:  # another answer there would teach nothing
             upper[sent_rows([key for key in keys if key >= 0], upper)] = -torch.inf
         return left_out, upper.topk(TABLE_POOL).indices.sort().values
 
@@ -201,7 +201,7 @@ class RuleModel(View, TrialObserver):
         return {self.key(trial) for trial in self._ledger.running()}
 
     def points(self, keys: Sequence[int]) -> Tensor:
-        """The points with some keys, ``n x d``, on the device of the candidates."""
+        """The points with these keys, ``n x d``, on the device of the candidates."""
         if not keys:
             return self.candidates[:0]
         return sent(torch.stack([self.feasibility.point(key) for key in keys]), self.candidates)
@@ -211,7 +211,7 @@ class RuleModel(View, TrialObserver):
         return generator_for(self.seed, len(self._ledger))
 
     def paths(self) -> PriorPaths:
-        """Paths of the prior, exact on small sets, where attached points count as well."""
+        """Sample paths of the prior, exact on small sets; for sets, at attached points as well."""
         points = self.candidates
         if self.finite and (elsewhere := self.feasibility.keys.points):
             points = torch.cat([points, sent(torch.stack(elsewhere), points)])
@@ -223,7 +223,7 @@ class RuleModel(View, TrialObserver):
         return self._paths
 
     def pending_points(self) -> Tensor | None:
-        """Points that count as pending, ``p x e``, inputs of the surrogate; None without any."""
+        """Points that count as pending, as inputs of the surrogate, ``p x e``; None without any."""
         if self.asked_points is None:
             return None
         keys = [self.key(trial) for trial in self._ledger.running()]
@@ -239,8 +239,8 @@ class RuleModel(View, TrialObserver):
     def is_crowded(self) -> bool:
         """Whether on a box, with a learned kernel, pending points crowd where the mean is largest.
 
-        That is, at least ``CROWDED``, and as many as are answered, are around the best answered
-        point or the pending one with the largest mean.
+        That is, there are at least ``CROWDED`` of them, and no fewer than answered points, around
+        the best answered point or around the pending one with the largest mean.
         """
         counts = self.surrogate.learned and self.pending.counts_in_deviation
         if self.finite or self.is_blind or not counts:
@@ -263,16 +263,16 @@ class RuleModel(View, TrialObserver):
         return crowd_around(best) or crowd_around(pending[posterior.mean(pending).argmax()])
 
     def where_trials_fail(self) -> Callable[[Tensor], Tensor] | None:
-        """Where failures outweigh answers, see :func:`failing_places`.
+        """A test for places where failures outweigh answers, see :func:`failing_places`.
 
-        None without failures, and with a given kernel: claims allow no places to be left out.
+        None without failures, and with a given kernel: its claims allow no places to be left out.
         """
         if not self.surrogate.learned or not self.feasibility.suspects:
             return None
         return failing_places(self.surrogate, self.feasibility, self.answers.anywhere.data.X)
 
     def with_drawn_answers(self) -> RuleModel:
-        """The model with values drawn for pending points, fresh ones in every ask."""
+        """A copy of the model with values drawn for pending points, new ones in every ask."""
         made = copy.copy(self)
         made.views = []
         for view in self.views:
@@ -291,7 +291,7 @@ class RuleModel(View, TrialObserver):
         return self.deviation_at(sent(point.unsqueeze(0), self.candidates)).item()
 
     def asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
-        if (width := data.get("width")) is not None:  # what width_at() said
+        if (width := data.get("width")) is not None:  # width_at() of the ask
             assert self.pending.max_delay is not None
             kept = (*self.widths, validation.real(width, "width"))
             self.widths = [*kept[max(len(kept) - self.pending.max_delay, 0) :]]
@@ -340,10 +340,10 @@ class RuleModel(View, TrialObserver):
 def failing_places(
     surrogate: Surrogate, feasibility: Feasibility, answered: Tensor
 ) -> Callable[[Tensor], Tensor] | None:
-    """Whether failures outweigh answers near points: ``n x d`` to bool ``n``; None without any.
+    """A test whether failures outweigh answers near points: ``n x d`` to bool ``n``.
 
-    Weights fall with the distance, to 0.6 at ``CROWD``. The points ``answered`` are inputs of the
-    surrogate, a learned one: ``a x e``.
+    Each failure and answer has a Gaussian weight in the distance, 0.6 at ``CROWD``. The surrogate
+    is a learned one, and ``answered`` are its inputs, ``a x e``. None without failures.
     """
     keys = feasibility.fruitless()
     if not keys:
@@ -360,7 +360,7 @@ def failing_places(
     def fails(X: Tensor) -> Tensor:
         inputs = surrogate.inputs(X)
         lead = weigh(inputs, fruitless) - LONE_FAILURE
-        near = (lead > 0.0).nonzero().flatten()  # few: the rest needs no weights of answers
+        near = (lead > 0.0).nonzero().flatten()  # few: elsewhere answers need not be weighed
         lead[near] -= weigh(inputs[near], answered)
         return lead > 0.0
 

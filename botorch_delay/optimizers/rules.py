@@ -1,6 +1,6 @@
 """Rules: what is maximised to choose the next point.
 
-A rule of your own is a subclass of :class:`Rule`, or an acquisition function of BoTorch.
+To use your own, subclass :class:`Rule`, or pass an acquisition function of BoTorch.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.optimizers.pending import Pending
 from botorch_delay.optimizers.rule_model import RuleModel
 
-# BoTorch's functions need a prior variance of as many times the least one that they tell from 0.
+# BoTorch clamps variances to a floor; the prior variance must be at least this many times that.
 LEAST_VARIANCE = 1e4
 
 Score = Callable[[Tensor], Tensor]
@@ -45,17 +45,17 @@ Score = Callable[[Tensor], Tensor]
 class Rule:
     """What is maximised to choose the next point, given a :class:`RuleModel`.
 
-    A formula of mean and deviation is :meth:`value`; any other rule defines :meth:`score` and
-    :meth:`function`.
+    A rule that is a formula in mean and deviation defines :meth:`value`; any other defines
+    :meth:`score` and :meth:`function`.
 
     Attributes:
-        published: the names of its published combinations, by the class of ``pending``.
+        published: the published names of its combinations, by the class name of ``pending``.
         costly: whether it takes long to evaluate; then climbs on a box are few and short.
         scores_are_values: whether a score is a value that f may take at the point (a bound, a
             sample), and not, say, an improvement. Then scores that differ by rounding tie, climbs
-            end where they gain next to nothing, and ``Exploit`` puts new points of lists first.
-        draws_where_crowded: whether it is maximised given values drawn for pending points where
-            these crowd (:meth:`RuleModel.is_crowded`).
+            end once gains are negligible, and ``Exploit`` prefers untried points on lists.
+        draws_where_crowded: whether, where pending points crowd (:meth:`RuleModel.is_crowded`), it
+            is maximised given values drawn for them.
         inflates: whether it uses the widths of ``Censor(inflate=True)``.
     """
 
@@ -71,7 +71,7 @@ class Rule:
         return repr(self)
 
     def surrogates(self, surrogate: Surrogate) -> Sequence[Surrogate]:
-        """The surrogates that it is used with, one for each view of the model."""
+        """The surrogates that it is evaluated under, one for each view of the model."""
         return (surrogate,)
 
     @property
@@ -94,10 +94,10 @@ class Rule:
         return self.value(model, model.mean, model.deviation)
 
     def function(self, model: RuleModel, starts: Tensor) -> Score:
-        """What climbs on a box maximise, from ``starts`` (``n x d``): ``n x d`` to ``n``.
+        """The function that climbs on a box maximise, ``n x d`` to ``n``; ``starts`` are ``n x d``.
 
-        It is differentiable, and takes points as :meth:`RuleModel.mean_at` does. Row i is where
-        the climb from start i has come.
+        It is differentiable, and takes points as :meth:`RuleModel.mean_at` does. Row i of its
+        argument is the point that the climb from start i has reached.
         """
         return lambda X: self.value(model, model.mean_at(X), model.deviation_at(X))
 
@@ -125,11 +125,11 @@ class Rule:
 class UCB(Rule):
     """The upper confidence bound ``mu + sqrt(beta) sigma`` (Srinivas 2010).
 
-    On a box with a learned kernel hallucinated points would crowd where mu is largest, which they
-    leave as it is. So once 16 or more are pending, and at least as many as are answered, within a
-    tenth of the sides (root mean square) of the best answered point or of the pending one with the
-    largest mu, the bound is maximised given values drawn for all pending points, fresh ones in
-    every ask, as with :class:`KrigingBeliever`.
+    On a box with a learned kernel hallucinated points would crowd where mu is largest, since they
+    do not change it. So once 16 or more are pending within a tenth of the sides (root mean square)
+    of the best answered point, or of the pending one with the largest mu, and no more are answered
+    there, the bound is maximised given values drawn for all pending points, new ones in every ask,
+    as with :class:`KrigingBeliever`.
 
     Args:
         beta: BoTorch's convention, the square of the factor on sigma; above 0.
@@ -155,9 +155,9 @@ class UCB(Rule):
         return mean + (math.sqrt(self.beta) + sum(model.widths)) * deviation
 
     def function(self, model: RuleModel, starts: Tensor) -> Score:
-        """The bound; with a learned kernel the deviation counts up to that of the start.
+        """The bound; with a learned kernel sigma is capped at its value at the start of the climb.
 
-        Otherwise every climb would lead to the edge of the box.
+        Without the cap every climb would lead to the edge of the box.
         """
         if not model.surrogate.learned:
             return super().function(model, starts)
@@ -199,7 +199,7 @@ class ThompsonSampling(Rule):
             raise InputError(f"{self!r} draws anyway: use pending=Ignore(), which is the same.")
 
     def check(self, model: RuleModel) -> None:
-        """NotSupportedError if paths cannot be exact and no features of the kernel are known."""
+        """NotSupportedError if paths cannot be exact and BoTorch has no features for the kernel."""
         model.paths()
 
     def approximates(self, model: RuleModel) -> str | None:
@@ -251,17 +251,17 @@ class BotorchRule(Rule):
     has that parameter, ``factory(model, X_pending=X)``, and returns the acquisition function.
     Models are :class:`DelayedGP`, of values to be maximised; where the kernel is learned, of
     normalised inputs and standardised values, and options must be in those units. Pending points
-    come as ``X_pending`` alone, so that none counts twice; analytic classes, which do not take
-    them, get the fantasy model.
+    are passed as ``X_pending`` alone, so that none counts twice; analytic classes, which have no
+    ``X_pending``, get the fantasy model.
 
-    Random numbers that functions of PyTorch draw in it follow from the seed, and neither use nor
-    change the generator of the process, which other threads draw from. Some samplers of BoTorch
-    (``IIDNormalSampler``, ``ForkedRNGSampler``, ``IndexSampler``) seed that one for a moment all
-    the same, and get their numbers from the seed of the optimizer instead of their own.
+    Random numbers that PyTorch draws in it follow from the optimizer's seed, and neither use nor
+    change the global generator, which other threads draw from. Some samplers of BoTorch
+    (``IIDNormalSampler``, ``ForkedRNGSampler``, ``IndexSampler``) still seed the global generator
+    for a moment, but they, too, get their numbers from the optimizer's seed instead of their own.
 
     Args:
         factory: a class with a registered input constructor, or a function.
-        options: passed on by name, for instance ``beta=2.0``.
+        options: keyword arguments for ``factory``, for instance ``beta=2.0``.
 
     Raises:
         InputTypeError: if ``factory`` is not callable, or has no signature.
@@ -283,7 +283,7 @@ class BotorchRule(Rule):
         self.options = options
         kind = factory if isinstance(factory, type) else object
         self.analytic = issubclass(kind, AnalyticAcquisitionFunction)
-        # The constructor itself is looked up where it is called: it cannot be pickled.
+        # The constructor itself is looked up when it is called, since it cannot be pickled.
         self._has_constructor = issubclass(kind, AcquisitionFunction)
         if self._has_constructor:
             # Imported here because it imports every acquisition function, and scipy.stats.
@@ -304,7 +304,7 @@ class BotorchRule(Rule):
         except (TypeError, ValueError) as error:
             raise InputTypeError(f"{self.name} does not make an acquisition function.") from error
         known = parameters.get("X_pending")
-        # Whether X_pending is passed also when nothing is pending.
+        # Whether X_pending is passed even when nothing is pending.
         self._needs_pending = known is not None and known.default is inspect.Parameter.empty
         self.takes_pending = not self.analytic if self._has_constructor else known is not None
 
@@ -313,7 +313,7 @@ class BotorchRule(Rule):
         return getattr(self.factory, "__name__", type(self.factory).__name__)
 
     def check_pending(self, pending: Pending) -> None:
-        """Refuse pending points that it could only leave out."""
+        """Refuse pending points if it has no way to take them into account."""
         super().check_pending(pending)
         if pending.counts_in_deviation and not (self.takes_pending or self.analytic):
             raise InputError(
@@ -322,7 +322,7 @@ class BotorchRule(Rule):
             )
 
     def check(self, model: RuleModel) -> None:
-        """Build it once with two made-up answers."""
+        """Build and evaluate it once, with two made-up answers."""
         variance, floor = model.prior_deviation**2, min_variance.value(model.candidates.dtype)
         if variance < LEAST_VARIANCE * floor:
             raise InputError(
@@ -371,8 +371,8 @@ class BotorchRule(Rule):
                 X,
                 y,
                 answers.data.noise_var.unsqueeze(-1),
-                noise_var=surrogate.noise_var,  # of answers that are still out
-                X_pending=pending if self.analytic else None,  # others get it as X_pending
+                noise_var=surrogate.noise_var,  # of answers that are still to come
+                X_pending=pending if self.analytic else None,  # others get it from build()
                 covar_module=copy.deepcopy(surrogate.covar_module),
             )
             acquisition = self.build(gp.fantasy_model(), X, y, pending)
@@ -386,7 +386,7 @@ class BotorchRule(Rule):
     def build(
         self, model: Model, train_X: Tensor, train_Y: Tensor, X_pending: Tensor | None
     ) -> AcquisitionFunction:
-        """The acquisition function for a model of ``m x d`` points, with ``p x d`` pending."""
+        """The acquisition function for a model trained on ``m x d`` points, ``p x d`` pending."""
         options = dict(self.options)
         if self._has_constructor:
             from botorch.acquisition.input_constructors import get_acqf_input_constructor
@@ -415,7 +415,7 @@ class BotorchRule(Rule):
 
 
 def as_rule(rule: Any, name: str = "rule") -> Rule:
-    """The rule itself, or one around a factory of BoTorch acquisition functions."""
+    """A rule as it is, or a :class:`BotorchRule` of a factory of acquisition functions."""
     if isinstance(rule, Rule):
         return rule
     if not callable(rule) or (isinstance(rule, type) and issubclass(rule, Rule)):
@@ -428,10 +428,10 @@ def as_rule(rule: Any, name: str = "rule") -> Rule:
 
 @contextmanager
 def _quietly(seed: int | None, *, advice: bool = False) -> Iterator[None]:
-    """Seeded, unless nothing is drawn, and without warnings that do not apply here."""
+    """Run with random numbers from ``seed``, if given, and without warnings that do not apply."""
     with nullcontext() if seed is None else Seeded(seed), warnings.catch_warnings():
-        # A candidate that is pending already makes the joint covariance singular, and the user's
-        # units need not be those that BoTorch expects. Its advice on functions is given once.
+        # A candidate that is already pending makes the joint covariance singular, and the user's
+        # units need not be those that BoTorch expects. Its ``advice`` on functions is shown once.
         warnings.simplefilter("ignore", NumericalWarning)
         warnings.simplefilter("ignore", InputDataWarning)
         if not advice:

@@ -30,33 +30,33 @@ from botorch_delay.optimizers.config import Config
 
 # A learned kernel is fitted again once answers have grown by this factor since the last fit.
 GROWTH_TO_REFIT = 1.2
-# Or once one lies far from all that were fitted: a warping ranks these, and a loss that has
-# exploded since would count by its size. Far is their spread, or with fewer answers than these,
-# for which the next fit is near, as many times more.
+# Or once an answer lies outside the fitted ones by more than their range: the warping ranks these,
+# but a loss that has exploded since would count by its size. With fewer fitted answers than this,
+# when the next fit is near anyway, it must lie outside by more, in inverse proportion.
 ANSWERS_FOR_SPREAD = 20
-# One more answer for so many pending asks: a thousand workers would need a fit every other second.
+# A refit waits for one answer per this many running trials: 1,000 workers would need one every 2 s.
 PENDING_PER_ANSWER = 32
 
 
 class Fitting:
     """Kernel and noise: fixed, or learned and fitted again as answers come in.
 
-    A fit depends on the answers alone: to look at the :meth:`upcoming` one changes no later ask.
+    A fit depends on the answers alone, so reading the :meth:`upcoming` one changes no later ask.
     """
 
     def __init__(self, config: Config, ledger: Ledger) -> None:
         self._config, self._ledger = config, ledger
         self.surrogate = config.fixed or self._fit(None)  # the one in use
-        self.fitted_to = 0  # how many answers, attached results included; -1: fit again
-        self._range = -math.inf, math.inf  # of these answers
-        self._ahead: tuple[int, Surrogate] | None = None  # to how many answers
+        self.fitted_to = 0  # how many answers and attached results; -1 to fit again
+        self._range = -math.inf, math.inf  # of the answers fitted to
+        self._ahead: tuple[int, Surrogate] | None = None  # number of answers, and the fit to them
 
     def upcoming(self) -> Surrogate:
         """The surrogate that the next ask would use."""
         answers = len(self._ledger.values)
         if not self._config.learned or answers == self.fitted_to:
             return self.surrogate
-        # Without a fit, every answer says something about the scale of the values.
+        # Before there is a fit, every answer counts: it tells the scale of the values.
         due = GROWTH_TO_REFIT * self.fitted_to
         if self.fitted_to >= MIN_ANSWERS_TO_FIT:
             due = max(due, self.fitted_to + len(self._ledger.running()) / PENDING_PER_ANSWER)
@@ -70,19 +70,19 @@ class Fitting:
         return self._ahead[1]
 
     def take(self, fitted: Mapping[str, Any]) -> None:
-        """Use a surrogate that was fitted, here or elsewhere, by the data of its event."""
+        """Use a surrogate that was fitted here or elsewhere, given the data of its event."""
         answers = validation.whole(fitted["answers"], "answers", 0)
         if not self._config.learned or answers > len(self._ledger.values):
             raise StorageError(f"a fit to {answers} answers, of {len(self._ledger.values)}.")
         self.surrogate = Surrogate.rebuild(fitted["surrogate"], self._config.domain)
-        # As it was then: another process may know of more answers by now.
+        # The range of the answers then: this process may know of more by now.
         ends = [validation.real(value, "range") for value in fitted["range"]]
         self._range = (ends[0], ends[-1]) if ends else (-math.inf, math.inf)
         self.fitted_to, self._ahead = answers, None
 
     def forget(self) -> None:
         """An answer that was fitted has changed: the next ask fits again."""
-        self.fitted_to, self._ahead = -1, None  # even if no answer is left
+        self.fitted_to, self._ahead = -1, None  # not 0: fit again even if no answer is left
 
     def _fit(self, previous: Surrogate | None) -> Surrogate:
         config, learned = self._config, self._config.covar_module
@@ -106,14 +106,14 @@ class Lock:
 
     def __init__(self) -> None:
         self.held = threading.RLock()
-        self.warned: list[str] = []  # of lost accuracy, in calls of the object
+        self.warned: list[str] = []  # warnings of lost accuracy that calls have given
 
     def __reduce__(self) -> tuple[type[Lock], tuple[()]]:
         return Lock, ()
 
 
 def exclusive(method: F) -> F:
-    """A method that holds its object's lock (``_lock``); lost accuracy is warned of once."""
+    """Make a method hold its object's lock (``_lock``), and warn only once of lost accuracy."""
 
     @functools.wraps(method)
     def alone(self: Any, *arguments: Any, **options: Any) -> Any:
@@ -144,14 +144,14 @@ class Run:
     _observers: Sequence[TrialObserver]  # told of each change of a trial, in this order
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Have constructors compute as calls do."""
+        """Make constructors compute under the same PyTorch settings as calls."""
         super().__init_subclass__(**options)
         if "__init__" in vars(cls):
             usual = as_usual(many_threads=True)
             cls.__init__ = usual(cls.__init__)  # type: ignore[method-assign]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        with as_usual(many_threads=True):  # what is copied in inference mode could not change
+        with as_usual(many_threads=True):  # tensors made in inference mode could not be changed
             reduced = self.__reduce_ex__(4)
             return copy._reconstruct(self, memo, *reduced)  # type: ignore[attr-defined]
 
@@ -164,7 +164,7 @@ class Run:
 
     def _start(self) -> None:
         """Make the state of a run before its first event, sharing nothing with an earlier one."""
-        self._config = copy.copy(self._config)  # of its own: its horizon may be extended
+        self._config = copy.copy(self._config)  # since its horizon may be extended
         self._config.horizon = self._planned
         self._finished = False
         self.notes: dict[str, Any] = {}
@@ -181,7 +181,7 @@ class Run:
 
     @property
     def horizon(self) -> int | None:
-        """How many asks are planned; None without an end."""
+        """How many asks are planned; None if no end is planned."""
         return self._config.horizon
 
     @property
@@ -196,7 +196,7 @@ class Run:
 
     @exclusive
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on: plain values and tensors."""
+        """Everything needed to resume the run, as plain values and tensors."""
         self._take_notes()
         header = self._header()
         copied = {name: array.clone() for name, array in self._array().items()}
@@ -219,7 +219,7 @@ class Run:
             )
         stored = {key: state[key] for key in ("points", "bounds") if key in state}
         loaded, stored_horizon = copy.copy(self), state["config"].get("horizon")
-        # A float would be looked for in a range number by number.
+        # Only an int: a float would be compared with every number of the range.
         if isinstance(stored_horizon, int) and stored_horizon in range(1, self._planned or 0):
             loaded._planned = stored_horizon
         loaded._start()
@@ -243,7 +243,7 @@ class Run:
 
     @exclusive
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the state to an SQLite file, or what changed since, in one transaction.
+        """Write the state, or its changes since the last save, to an SQLite file: one transaction.
 
         Args:
             path: the file; it is made if it does not exist.
@@ -316,11 +316,11 @@ class Run:
             self._apply_decided(event)
             ledger.append(event)
             return
-        for observer in self._observers:  # a method for each kind
+        for observer in self._observers:  # their methods have the names of the kinds
             getattr(observer, kind)(*news)
 
     def _replay(self, events: Iterable[Event]) -> None:
-        """Apply stored events to a state that begins; StorageError if one cannot be."""
+        """Apply stored events in order; StorageError if one does not fit the state."""
         for number, event in enumerate(events):
             try:
                 self._apply(event)
@@ -332,7 +332,7 @@ class Run:
                 ) from error
 
     def _apply_decided(self, event: Event) -> None:
-        """Apply an event of another kind."""
+        """Apply an event that concerns neither a trial nor an attached result."""
         if event.kind == "finished":
             self._finished = True
         elif event.kind == "extended":
@@ -344,7 +344,7 @@ class Run:
                 raise StorageError(f"a horizon of {before} is extended to {horizon}.")
             was = self._config.horizon, self._finished
             self._config.horizon, self._finished = horizon, False
-            try:  # the last first: it alone can fail, and then nothing has changed
+            try:  # the last first: only that one can fail, and then no observer has changed
                 for observer in reversed(self._observers):
                     observer.extended(before)
             except BaseException:
@@ -356,7 +356,7 @@ class Run:
             raise StorageError(f"A {type(self).__name__} has no such event.")
 
     def _fit_if_due(self) -> None:
-        """Learn kernel and noise again where that is due."""
+        """Fit kernel and noise again, if that is due."""
         surrogate = self._fitting.upcoming()
         if surrogate is not self._fitting.surrogate:
             values = self._ledger.values

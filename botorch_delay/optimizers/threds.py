@@ -1,4 +1,4 @@
-"""GP-ThreDS: a threshold closes in on the maximum while the domain shrinks to where f is above.
+"""GP-ThreDS: a threshold closes in on the maximum while the domain shrinks to where f exceeds it.
 
 Source: Salgia, Vakili & Zhao (2021). The algorithm keeps an interval [a, b] for max f and, in
 epochs, a list of regions, nodes of a binary tree over the domain. In an epoch the threshold is
@@ -9,13 +9,13 @@ few levels below) where f exceeds it:
   points of the region whose descendant has not been accepted yet;
 * accept the descendant of the point with the largest lower bound when that exceeds tau, or
   when ``patience`` answers have come since the last acceptance;
-* the region is done when no upper bound exceeds ``tau - slack``.
+* the region is done when no upper bound reaches ``tau - slack``.
 
-The accepted nodes are the regions of the next epoch, where a = tau - slack; if there is none,
-both ends move down by half the length of the interval and the regions stay. The slack halves
-with every epoch. This is the search of the authors' own experiments, in which one test for all
-descendants replaces the random walk on the tree that their analysis uses. With a finite set
-the tree splits points at the median, along the widest side.
+The accepted nodes are the regions of the next epoch, where a = tau - slack and the slack is
+halved; if there is none, both ends move down by half the length of the interval, and regions
+and slack stay. This is the search of the authors' own experiments, in which one test for all
+descendants replaces the random walk on the tree that their analysis uses. The tree splits a set
+of points at the median, along the widest side.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.config import ThreDSConfig
 from botorch_delay.optimizers.recommendation import Judgement
 
-# By which share of the first interval decisions may err in the first epoch.
+# The slack of the first epoch, by which decisions may err, as a share of the first interval.
 SLACK = 0.2
-MAX_LEVELS = 4
-BOX_POINTS = 4096
+MAX_LEVELS = 4  # from a region to its descendants: the number of columns, up to this
+BOX_POINTS = 4096  # points that stand for a box
 
 
 @dataclass
@@ -58,11 +58,11 @@ class _Search:
     slack: float  # by which decisions may err
     epoch: int = 1
     regions: list[int] = field(default_factory=lambda: [1])
-    place: int = 0  # which region is searched
-    found: list[int] = field(default_factory=list)  # accepted nodes of this epoch
-    accepted: list[int] = field(default_factory=list)  # those in the region that is searched
+    place: int = 0  # index of the region that is searched
+    found: list[int] = field(default_factory=list)  # accepted nodes of the regions done
+    accepted: list[int] = field(default_factory=list)  # accepted nodes of this region
     start: int = 0  # the first ask of the search of this region
-    mark: int = 0  # its answers at the last acceptance
+    mark: int = 0  # how many answers the search had at the last acceptance
     begin: int = 0  # the first ask of this epoch
 
 
@@ -75,7 +75,7 @@ class ThreDSOptimizer(Optimizer):
     listed here are those of :class:`AcquisitionOptimizer`; kernel and noise are given.
 
     Args:
-        confidence: gives the multiplier, from all answers of a search.
+        confidence: gives the multiplier on sigma, from all answers of a search.
         interval: where max f (min f if ``maximize`` is False) is known to lie; if None, which needs
             ``RKHSConfidence``, plus and minus ``norm_bound * sqrt(max k(x, x))``.
         patience: answers after which a descendant is accepted although nothing is certain.
@@ -112,7 +112,7 @@ class ThreDSOptimizer(Optimizer):
         if domain.count is None:
             spread = spread_points(domain, BOX_POINTS, generator_for(config.seed, 0))
             self._points = torch.unique(spread, dim=0)
-        self._on_host = self._points.cpu()  # for what is decided there, copied once
+        self._on_host = self._points.cpu()  # copied once, for decisions made on the CPU
         ends = config.interval
         if ends is None:
             assert config.confidence.constants is not None
@@ -180,7 +180,7 @@ class ThreDSOptimizer(Optimizer):
         search, keys = self._search, self._feasibility.unavailable()
         if len(keys) == len(self._points):
             raise nothing_to_ask(len(keys))
-        if self._domain.count is None:  # keys of points
+        if self._domain.count is None:  # keys are not rows: find the rows of their points
             points = map(self._feasibility.keys.point, keys)
             found = [(self._on_host == x).all(dim=1).nonzero().flatten() for x in points]
             keys = [int(row) for rows in found for row in rows]
@@ -207,7 +207,7 @@ class ThreDSOptimizer(Optimizer):
         if search.found:
             search.a, search.slack = threshold - search.slack, search.slack / 2.0
             search.regions = search.found
-        elif search.begin == len(self._ledger):  # nothing there may be asked
+        elif search.begin == len(self._ledger):  # no point of the regions may be asked: start over
             search.regions = [1]
         else:
             shift = (search.b - search.a) / 2.0

@@ -1,6 +1,6 @@
 """Pictures of runs: each function draws on the Matplotlib axes that it is given, or on new ones.
 
-It returns the axes, a list if there are several; ``plot_summary`` returns the figure. It raises
+It returns the axes, as a list if there are several; ``plot_summary`` returns a figure. It raises
 ``MissingExtraError`` without Matplotlib, ``InputTypeError`` for objects of another type, and
 ``NoAnswerError`` if there is nothing to draw before the first answer.
 """

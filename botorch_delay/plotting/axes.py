@@ -22,12 +22,12 @@ from botorch_delay.optimizers.base import Optimizer
 BLUE, VERMILION, ORANGE, GREEN = "#0072B2", "#D55E00", "#E69F00", "#009E73"
 # A column with at most LISTED values is drawn value by value, one with more at STEPS points.
 LISTED, STEPS = 12, 101
-MAX_LABEL = 16  # characters; longer ones would leave no room for the picture
-MAX_LINE = 20  # characters of a name with its unit; names that are alike when shortened are longer
+MAX_LABEL = 16  # characters; longer labels would leave no room for the picture
+MAX_LINE = 20  # characters per line of a name with its unit, which is wrapped there
 
 
 def check(value: Any, kind: type, name: str) -> None:
-    """Refuse to draw any other type."""
+    """Refuse to draw a value of any other type than ``kind``."""
     if not isinstance(value, kind):
         article = "an" if kind.__name__[0] in "AEIO" else "a"
         raise InputTypeError(f"{name} draws {article} {kind.__name__}, got {type(value).__name__}.")
@@ -72,9 +72,9 @@ class Column:
     """One column of a domain as an axis.
 
     Attributes:
-        name: with the unit, in short lines.
+        name: the column's name with its unit, in short lines.
         values: where to draw, ``n``, in increasing order.
-        texts: labels of ``values`` if these are all that there are, else empty.
+        texts: labels of ``values`` if these are all values of the column, else empty.
         is_log: whether the column is modelled by its logarithm.
     """
 
@@ -97,12 +97,12 @@ class Column:
             self.values = low * (high / low) ** steps if self.is_log else low + (high - low) * steps
 
     def at(self, values: Tensor) -> Tensor:
-        """Coordinates on an axis of its own: positions of categories, else the values."""
+        """Coordinates on the column's axis: positions of categories, else the values themselves."""
         values = values.detach().cpu().double().contiguous()
         return torch.searchsorted(self.values, values).double() if self._is_category else values
 
     def share(self, values: Tensor) -> Tensor:
-        """Coordinates from 0 to 1."""
+        """Coordinates scaled so that the column's range is from 0 to 1."""
         at, ends = self.at(values), self.at(self.values[[0, -1]])
         if self.is_log:
             at, ends = at.log(), ends.log()
@@ -116,7 +116,7 @@ class Column:
         if self.texts:
             axis.set_ticks(self.at(self.values).tolist(), self.texts)
             axis.set_ticks([], minor=True)
-            if self._is_category:  # the first and the last are not cut at the frame
+            if self._is_category:  # room for the first and last marker
                 axis.axes.set(**{f"{axis.axis_name}lim": (-0.5, len(self.texts) - 0.5)})
             if axis.axis_name == "x" and sum(map(len, self.texts)) > 24:
                 axis.set_tick_params(rotation=45)
@@ -131,7 +131,7 @@ def _labels(values: Sequence[Any]) -> list[str]:
 
 
 def best_so_far(optimizer: Optimizer, values: Tensor) -> Tensor:
-    """The best of the values up to each, ``n``."""
+    """The best value so far at each of the values, ``n``."""
     return values.cummax(0).values if optimizer.maximize else values.cummin(0).values
 
 

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 MAX_COLUMNS = 4  # slices side by side
 MIN_PARALLEL = 3  # columns from which a summary has parallel coordinates
-ENDS = (-0.05, 1.05)  # of lines in parallel coordinates that leave the range of a column, 0 to 1
+ENDS = (-0.05, 1.05)  # where lines are cut that leave a column's range, 0 to 1
 
 
 def plot_slices(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> list[Axes]:
-    """Predicted mean and interval along each column, with the others as recommended.
+    """Predicted mean and interval along each column, the others fixed at the recommended point.
 
-    They are those of :meth:`~botorch_delay.Optimizer.predict`. Dots are answers, whatever their
-    other columns; the vertical line is the recommendation. There is an axis for each column.
+    They come from :meth:`~botorch_delay.Optimizer.predict`. Dots are answers, whatever their other
+    columns; the vertical line is the recommended value. There is one Axes for each column.
     """
     check(optimizer, Optimizer, "plot_slices")
     X, values = answers(optimizer)
@@ -62,7 +62,7 @@ def plot_slices(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> lis
 
 
 def _slice_axes(figure: Any, count: int) -> list[Any]:
-    """Axes for this many slices, with a shared vertical axis."""
+    """Axes for ``count`` slices, with a shared vertical axis."""
     wide = min(count, MAX_COLUMNS)
     grid = figure.subplots(-(-count // wide), wide, sharey=True, squeeze=False).flatten().tolist()
     for ax in grid[count:]:
@@ -71,7 +71,7 @@ def _slice_axes(figure: Any, count: int) -> list[Any]:
 
 
 def plot_parallel(optimizer: Optimizer, ax: Axes | None = None) -> Axes:
-    """Every answer in parallel coordinates, in the colour of its value, from two columns on.
+    """Every answer in parallel coordinates, coloured by its value, for two columns or more.
 
     The best are on top; the dashed line is the recommendation. A line that leaves the range of
     a column by more than a twentieth of it is cut there, with a triangle that points outwards.
@@ -118,7 +118,7 @@ def plot_parallel(optimizer: Optimizer, ax: Axes | None = None) -> Axes:
 
 
 def plot_summary(optimizer: Optimizer) -> Figure:
-    """A page with history, slices, and from three columns on parallel coordinates."""
+    """A page with history and slices, and for three columns or more, parallel coordinates."""
     check(optimizer, Optimizer, "plot_summary")
     answers(optimizer)
     dim = optimizer.domain.dim

@@ -38,15 +38,15 @@ from botorch_delay.runner import RunReport
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-LOOKS = 40  # points of a line of certificates
+LOOKS = 40  # points of each line in plot_certificates
 
 
 def plot_regret(
     histories: Mapping[str, SimulationResult | Sequence[SimulationResult]], ax: Axes | None = None
 ) -> Axes:
-    """Cumulative regret against steps, of histories by name.
+    """Cumulative regret against asks, with a line for each name.
 
-    Several of one name are drawn as their mean with a band of half a standard deviation.
+    Several histories of one name are drawn as their mean with a band of half a standard deviation.
     """
     named = _simulated(histories)
     ax = new_axes(ax)
@@ -109,9 +109,9 @@ def plot_active_set(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axe
 
 
 def plot_rounds(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axes:
-    """How much was active during each ask; shaded for as many asks as a round waited.
+    """The size of the active set at each ask; shaded are as many as were made while a round waited.
 
-    Asks of failed design points again are among these, see ``RoundRecord.extra_asks``.
+    Repeated asks of failed design points count among these, see ``RoundRecord.extra_asks``.
     """
     check(optimizer, BPEDelayOptimizer, "plot_rounds")
     ax = new_axes(ax)
@@ -237,7 +237,7 @@ def plot_history(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> li
             top.scatter(ends_at, [low] * len(ends_at), label=f"{state.value} (no value)", **style)
     top.set(ylabel="value", title=f"{count} trials asked, {len(optimizer.pending)} running")
     top.legend(frameon=False, ncol=5, fontsize="small")
-    # After each ask; the last step is what is still running.
+    # In flight after each ask; the last step shows what is still running.
     ended = [count + 1 if t.told_step is None else t.told_step for t in trials]
     ends = torch.bincount(torch.tensor(ended, dtype=torch.long), minlength=count + 2)
     asked = torch.arange(count + 2).clamp_max(count)
@@ -258,20 +258,20 @@ def plot_certificates(
     *,
     ax: Axes | None = None,
 ) -> Axes:
-    """Certified regret over the asks, at multiples of a norm.
+    """Certified regret against asks, at multiples of a norm bound.
 
-    A line ends where the answers first refute its norm; the legend has the least norm that they
-    never do.
+    A line ends where the answers first refute its norm bound; the legend has the least one that
+    they never refute.
 
     Args:
         optimizer: with at least one ask.
         norm_bound: a supposed bound on the RKHS norm of f.
         noise_std: the sub-Gaussian scale of the noise.
-        factors: of the norm, with a line for each.
+        factors: multiples of ``norm_bound``, with a line for each.
         ax: where to draw.
 
     Raises:
-        NotSupportedError: where the optimizer has no certificate.
+        NotSupportedError: if the optimizer has no certificate.
     """
     check(optimizer, Optimizer, "plot_certificates")
     norm_bound = validation.positive(norm_bound, "norm_bound")
@@ -342,7 +342,7 @@ def _draw_rounds(optimizer: BPEDelayOptimizer, ax: Axes, columns: Sequence[Colum
     eliminated = optimizer.active_set.round_that_eliminated(points).cpu()  # 0 if active
     at = torch.stack(_plane(columns, points))
     numbers = eliminated.unique().tolist()
-    # Neighbours on a grid touch.
+    # Markers so large that neighbours on the grid touch.
     pitch = 1.1 * ax.bbox.width * 72 / ax.figure.dpi / len(points) ** (1 / len(columns))
     style: dict[str, Any] = {"marker": "s", "s": pitch**2, "linewidths": 0.0, "zorder": 0}
     if len(columns) == 1:
@@ -358,6 +358,6 @@ def _draw_rounds(optimizer: BPEDelayOptimizer, ax: Axes, columns: Sequence[Colum
 
 
 def _plane(columns: Sequence[Column], X: Tensor) -> tuple[Tensor, Tensor]:
-    """Both coordinates; the second is 0 if there is only one column."""
+    """Both coordinates of points; the second is 0 if there is only one column."""
     at = [column.at(X[:, place]) for place, column in enumerate(columns)]
     return at[0], at[1] if len(at) == 2 else torch.zeros(len(X), dtype=torch.double)
