@@ -202,7 +202,7 @@ def _fantasy_model(model: Any, X_pending: Tensor | None) -> Any:
     exact = isinstance(model, GPyTorchModel) and isinstance(model, ExactGP)
     if not exact or model.num_outputs != 1:
         raise NotSupportedError(
-            "X_pending needs a DelayedGP, or an exact GP of one output as SingleTaskGP is, got "
+            "X_pending needs a DelayedGP, or an exact GP of one output such as SingleTaskGP, got "
             f"{type(model).__name__}; leave X_pending out, or pass such a model."
         )
     validation.matches(X_pending, "X_pending", model.train_inputs[0])

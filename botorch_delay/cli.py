@@ -28,11 +28,11 @@ _NEGATIVE = re.compile(r"^-(\d+[.,]?\d*|[.,]\d+)(e[-+]?\d+)?$|^-(inf|nan)", re.I
 _SUITES = {
     "quick": "draws of Gaussian processes, a minute or two",
     "boxes": "test functions and real trainings on boxes with 4, 16 and 64 workers, kept for tests",
-    "boxes-development": "others of these, to choose defaults on",
-    "coco": "functions of COCO, numbers and integers, also with noise",
+    "boxes-development": "other functions and trainings, on which to choose defaults",
+    "coco": "functions of COCO with real and integer parameters, also with noise",
     "hpo": "real tuning tables with 4, 16 and 64 workers",
-    "paper": "what reproduce repeats",
-    "list": "the problems, delays and methods there are",
+    "paper": "the experiments of the paper, as in reproduce",
+    "list": "print the names of all problems, delays and methods",
 }
 
 # Control characters: in names, notes and reasons that others wrote they could steer a terminal.
@@ -149,31 +149,31 @@ def _parser() -> argparse.ArgumentParser:
     demo = add("demo", _demo, "tune a classifier on real data with late, out-of-order results")
     demo.add_argument("--workers", type=int, default=2, help="worker processes (default 2)")
     demo.add_argument("--trials", type=int, default=60, help="evaluations (default 60)")
-    demo.add_argument("--seed", type=int, default=0, help="of split and search (default 0)")
-    demo.add_argument("--store", type=Path, help="a file to commit to, and to resume from")
+    demo.add_argument("--seed", type=int, default=0, help="random seed (default 0)")
+    demo.add_argument("--store", type=Path, help="a file to save to and resume from")
     demo.add_argument("--out", type=Path, help="a PNG file to draw to")
     demo.add_argument(
         "--race",
         type=int,
         metavar="SEEDS",
-        help="instead: race other methods on a simulated clock, SEEDS times (not --seed, --store)",
+        help="race other methods on a simulated clock instead, SEEDS times (no --seed, --store)",
     )
 
     reproduce = add("reproduce", _reproduce, "repeat the paper's experiments, draw its figures")
     reproduce.add_argument("--out", type=Path, default=Path("reproduction"), help="a folder")
-    reproduce.add_argument("--quick", action="store_true", help="small, in half a minute")
+    reproduce.add_argument("--quick", action="store_true", help="a small version, in half a minute")
     reproduce.add_argument("--workers", type=int, help="processes (default: one per core)")
 
     suites = "; ".join(f"{name}: {words}" for name, words in _SUITES.items())
-    bench = add("bench", _bench, "problems, delays and methods side by side")
+    bench = add("bench", _bench, "compare methods on problems with delays")
     bench.add_argument("suite", choices=list(_SUITES), help=suites)
-    bench.add_argument("--out", type=Path, help="a folder (default: bench- and the suite)")
+    bench.add_argument("--out", type=Path, help="a folder (default: bench-SUITE)")
     for choice in ("problems", "delays", "methods"):
         text = "only these; see bench list"
         bench.add_argument(f"--{choice}", type=_names, metavar="NAME,NAME", help=text)
-    text = "N seeds from 0, or from A to B"
+    text = "the first N seeds from 0, or the seeds from A to B"
     bench.add_argument("--seeds", type=_seeds, metavar="N or A-B", help=text)
-    bench.add_argument("--steps", type=int, help="asks in a run")
+    bench.add_argument("--steps", type=int, help="asks per run")
     bench.add_argument("--workers", type=int, help="processes (default: one per core)")
 
     _add_study_commands(add)
@@ -196,16 +196,16 @@ def _add_study_commands(add: Callable[..., _Parser]) -> None:
     init = of_study("init", _init, "start a study in a new file")
     init.add_argument("--space", type=Path, required=True, help="a TOML file: parameters or arms")
     init.add_argument("--horizon", type=int, required=True, help="how many trials are planned")
-    text = "small values are good; without it, large ones"
+    text = "small results are good (default: large ones)"
     init.add_argument("--minimize", action="store_true", help=text)
-    init.add_argument("--exact", action="store_true", help="no noise in results: no settings twice")
-    init.add_argument("--seed", type=int, default=0, help="of everything random (default 0)")
+    init.add_argument("--exact", action="store_true", help="no noise: never ask settings twice")
+    init.add_argument("--seed", type=int, default=0, help="random seed (default 0)")
 
     ask = on_study("ask", _ask, "which settings to try next")
     ask.add_argument("-n", type=int, default=1, help="how many (default 1)")
 
     tell = on_study("tell", _tell, "hand in the result of a trial, in any order")
-    text = "report a trial that went wrong; its settings are tried twice more at most"
+    text = "report a trial that went wrong; its settings are tried at most twice more"
     fail = on_study("fail", _fail, text)
     abandon = on_study("abandon", _abandon, "give up a trial that will not come back")
     correct = on_study("correct", _correct, "replace a result that was told wrongly")
@@ -215,7 +215,7 @@ def _add_study_commands(add: Callable[..., _Parser]) -> None:
     tell.add_argument(
         "--noise-var", type=float, help="its variance, the square of its error bar, if known"
     )
-    text = 'what it should have been; "none" if nothing'
+    text = 'the right result; "none" if there is none'
     correct.add_argument("value", type=_result_or_none, help=text)
 
     attach = on_study("attach", _attach, "hand in a result that no trial asked for")
@@ -223,20 +223,20 @@ def _add_study_commands(add: Callable[..., _Parser]) -> None:
     attach.add_argument("settings", nargs="+", metavar="NAME=VALUE", help="each parameter once")
 
     detach = on_study("detach", _detach, "take back a result that was attached")
-    detach.add_argument("id", type=_id, help="of the attached result, as attach and show say it")
+    detach.add_argument("id", type=_id, help="the id of the attached result, as attach printed it")
     for amend in (fail, correct, detach):
-        amend.add_argument("--reason", default="", help="kept with it")
+        amend.add_argument("--reason", default="", help="why; kept in the study")
 
     extend = on_study("extend", _extend, "plan more trials")
     extend.add_argument(
         "horizon",
         nargs="?",
         type=int,
-        help="how many in all, those already made included; as many as before if left out",
+        help="how many in all, including those asked; leave it out to resume a finished study",
     )
 
     on_study("show", _show, "running trials, round and recommended settings", edits=False)
-    note = on_study("note", _note, "add a line of text, which show repeats")
+    note = on_study("note", _note, "add a line of text, which show prints")
     note.add_argument("text", nargs="+", help="the line")
     on_study("finish", _finish, "end the study: nothing is asked any more")
     _add_file_commands(on_study)
@@ -246,7 +246,7 @@ def _add_file_commands(on_study: Callable[..., _Parser]) -> None:
     """Add the commands that read or write a second file besides the study's."""
     text = "write every trial and attached result to a CSV file"
     export = on_study("export", _export, text, edits=False)
-    text = "take the results in a CSV file with a column for each parameter and one for the value"
+    text = "hand in the results of a CSV file: a column for each parameter and one for the value"
     for table in (export, on_study("import", _import, text)):
         table.add_argument("table", type=Path, help="a .csv file")
     plot = on_study("plot", _plot, "draw the results so far to a PNG file", edits=False)
@@ -256,7 +256,7 @@ def _add_file_commands(on_study: Callable[..., _Parser]) -> None:
 def _study(text: str) -> Path:
     if text.lower().endswith(".toml"):
         raise argparse.ArgumentTypeError(
-            f"{text} describes a space and is no study; make one with botorch-delay init STUDY "
+            f"{text} describes a space and is not a study; make one with botorch-delay init STUDY "
             f"--space {shlex.quote(text)} --horizon N"
         )
     return Path(text)
@@ -420,7 +420,7 @@ def _detach(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:
 def _extend(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:
     opt.extend(arguments.horizon)
     asked = len(opt.trials)
-    text = f"{opt.horizon or 'any number of'} trials are planned now, {asked} of them are asked"
+    text = f"{opt.horizon or 'any number of'} trials are planned now, {asked} of them asked so far"
     return {"horizon": opt.horizon, "asked": asked}, text
 
 

@@ -70,7 +70,7 @@ class DelayLaw:
         """The smallest whole ``u`` with ``P(tau > u) <= tail``."""
         if 1.0 - tail == 1.0:
             raise InputError(
-                f"A tail of {tail:.0e} cannot be told from 0 through quantile; give {self!r} an "
+                f"quantile cannot tell a probability of {tail:.0e} from 0; give {self!r} an "
                 "upper_bound of its own, or use a larger delta."
             )
         return self.quantile(1.0 - tail)
@@ -257,7 +257,7 @@ def check_delays(delays: Tensor, n: int, name: str = "delays") -> Tensor:
     if not whole.all():
         step = int(whole.int().argmin())
         raise InputError(
-            f"{name} must be whole numbers of steps of at least 0; "
+            f"{name} must be whole numbers of steps, each at least 0; "
             f"number {step + 1} is {delays[step].item()}."
         )
     return delays.long()

@@ -302,7 +302,7 @@ def _draw_race(result: RaceResult, path: Path) -> None:
         xlabel="seconds on four workers (dotted: all trials done, median)",
         ylabel="cross-validated error of the recommended settings",
         yscale="log",
-        title=f"A classifier of digits: medians of {len(lines)} seeds, and quartiles",
+        title=f"A classifier of digits: medians and quartiles of {len(lines)} seeds",
         xlim=(0, None),
     )
     ax.legend(edgecolor="none", framealpha=0.9)
@@ -316,7 +316,7 @@ def _draw(result: DemoResult, path: Path) -> None:
     figure = Figure(figsize=(13, 7.5), layout="constrained")
     axes = figure.subplot_mosaic("AB;AC", width_ratios=[1.25, 1])
     plot_parallel(result.optimizer, axes["A"])
-    axes["A"].set_title("Every evaluation, in the colour of its error", loc="left")
+    axes["A"].set_title("Every evaluation, coloured by its error", loc="left")
     start = result.optimizer.trials[0].asked_at
     plot_best(result.optimizer, axes["B"], start=start)
     axes["B"].set(title="Error of each cross-validation", ylabel="squared error", yscale="log")

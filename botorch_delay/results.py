@@ -204,7 +204,7 @@ def _read_results(optimizer: Optimizer, path: Path) -> _Results:
             if trial and runs and domain.words(trial.x) != domain.words(x):
                 moved.append(
                     f"line {line}: trial {trial.id} still runs, with {domain.words(trial.x)}; this "
-                    f"row has {domain.words(x)}, and counts as another result."
+                    f"row has {domain.words(x)}, so it counts as another result."
                 )
         else:
             known += 1

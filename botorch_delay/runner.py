@@ -227,7 +227,7 @@ class _Loop:
         if answered < self.n_trials <= asked:
             logger.warning(
                 "nothing is evaluated: %d trials have been asked before, %d of them with an "
-                "answer; pass more than n_trials=%d to go on",
+                "answer; pass an n_trials above %d to go on",
                 *(asked, answered, self.n_trials),
             )
         if self.store is not None:
@@ -383,7 +383,7 @@ class _Loop:
         if self.interrupts:  # Ctrl-C kills idle worker processes, which breaks the pool
             raise KeyboardInterrupt
         broke = self.pool.broken_by(list(self.in_flight.values()))
-        beside = ", of this trial or of another" if broke is None else ""
+        beside = " during this trial or another" if broke is None else ""
         for future, trial in list(self.in_flight.items()):
             if broke is not None and trial not in broke:
                 self.again.append(trial)
@@ -423,10 +423,9 @@ class _Loop:
     def _advice(self) -> str:
         total = self.n_trials + len(self.held_back) + len(self.again)
         return (
-            f"{self.failures} evaluations have failed and none has succeeded; the last one, of "
-            f"{self.last_failure}\nFix the objective and make the same call again, with "
-            f"n_trials={total}, as trials without an answer count. Or pass max_failures=None, to "
-            "go on."
+            f"{self.failures} evaluations have failed and none has succeeded; the last was "
+            f"{self.last_failure}\nFix the objective and repeat the call with n_trials={total}, "
+            "as trials without an answer count, too. Or pass max_failures=None to go on."
         )
 
     def _tell_failures(self) -> None:
@@ -463,7 +462,7 @@ class _Loop:
                 said = self.on_result(self.optimizer, trial)
                 self.stopped |= bool(said) and not inspect.iscoroutine(said)
             except (Exception, SystemExit) as error:
-                logger.exception("on_result raised at trial %d; what runs is still told", trial.id)
+                logger.exception("on_result raised at trial %d; running ones still count", trial.id)
                 self.on_result, self.stopped, self.mistake = None, True, error
 
     def _goes_on(self) -> bool:

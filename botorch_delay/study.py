@@ -230,7 +230,7 @@ def add_note(optimizer: Optimizer, text: str) -> list[str]:
     """Add a dated line to the study's notes, and return all of them."""
     lines = optimizer.notes.setdefault("lines", [])
     if not text.strip():
-        raise InputError("A note must be a text that is not empty, got only spaces or nothing.")
+        raise InputError("A note must not be empty, got nothing or only spaces.")
     if not isinstance(lines, list):
         raise InputError(f"notes['lines'] must be a list to add a note to, got {lines!r}.")
     words = " ".join(text.encode("utf-8", "backslashreplace").decode().split())
@@ -332,12 +332,12 @@ def _format_amendments(study: Mapping[str, Any]) -> list[str]:
     """Lines for failed and corrected trials, and for attached results that were taken back."""
     failed = [trial for trial in study["trials"] if trial["state"] == "failed"]
     more = len(failed) - MAX_LISTED
-    amended = [(f"{more} other trials failed before; export lists them", "")] if more > 0 else []
+    amended = [(f"{more} earlier trials failed; export lists them", "")] if more > 0 else []
     amended += [(f"trial {trial['id']} failed", trial["reason"]) for trial in failed[-MAX_LISTED:]]
     for trial in study["trials"]:
         for said in trial["corrections"]:
             why = said["failure"] and f" ({said['failure']})"
-            was = f"had failed{why}" if said["value"] is None else f"said {said['value']:.6g}"
+            was = f"had failed{why}" if said["value"] is None else f"had result {said['value']:.6g}"
             amended.append((f"trial {trial['id']} {was} before it was corrected", said["reason"]))
     for result in study["detached"]:
         what = f"attached result {result['id']}, {result['value']:.6g}, was taken back"

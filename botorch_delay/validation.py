@@ -72,7 +72,7 @@ def real(value: Any, name: str) -> float:
             raise InputTypeError(f"{name} must be real, got a tensor of dtype {value.dtype}.")
         value = value.item() if value.device.type != "meta" else math.nan
     if np.size(value) == 1 and np.ma.is_masked(value):
-        raise InputError(f"{name} must be a number, got a masked value, which has none.")
+        raise InputError(f"{name} must be a number, got a masked value; leave it out.")
     if getattr(getattr(value, "dtype", None), "kind", "") in ("m", "M"):  # times pass as integers
         raise InputTypeError(f"{name} must be a number, got {value.dtype}; convert it to one.")
     if isinstance(value, bool) or not isinstance(value, numbers.Real | Decimal):

@@ -48,8 +48,8 @@ def takes_names(objective: Objective, columns: Columns) -> bool:
         if first not in names:
             return False
     raise InputTypeError(
-        f"objective must take {', '.join(names)} as keywords, or one dict of them under another "
-        f"name; its arguments are {signature}."
+        f"objective must take {', '.join(names)} as keywords, or a dict of them as an argument "
+        f"with another name; its arguments are {signature}."
     )
 
 
@@ -271,7 +271,7 @@ def make_pool(executor: Any, timeout: float | None) -> Pool:
         )
     if timeout is not None:
         raise InputError(
-            f"A {type(executor).__name__} cannot stop an evaluation, and keeps no timeout; use a "
+            f"A {type(executor).__name__} cannot stop an evaluation, so it keeps no timeout; use a "
             "pebble.ProcessPool."
         )
     if isinstance(executor, ProcessPoolExecutor):

@@ -68,7 +68,7 @@ def test_closed_streams_lose_what_they_would_show_alone(monkeypatch, tmp_path, c
         (["demo", "--store", "/nowhere/study.db", "--trials", "4"], "folder /nowhere does not"),
         (["demo", "--colour"], "unrecognized"),
         (["demo", "--out", "picture.jpg"], ".png"),
-        (["demo", "--out", "/nowhere/picture.png"], "a folder to write to"),
+        (["demo", "--out", "/nowhere/picture.png"], "a writable folder"),
     ],
 )
 def test_wrong_options_give_one_line_and_exit_code_2(arguments, message, capsys, monkeypatch):

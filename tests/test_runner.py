@@ -241,7 +241,7 @@ def test_what_was_attached_before_is_not_replaced_by_the_store(tmp_path, threads
     opt = make()
     opt.attach(opt.domain.points[0], 9.0)
     with pytest.raises(
-        StorageError, match="without some of what was attached or noted before this call"
+        StorageError, match="lacks some of what was attached or noted before this call"
     ):
         run(opt, objectives.quadratic, threads, 6, 2, store=path, progress=False)
     assert len(opt.attached) == 1
@@ -535,7 +535,7 @@ def test_an_objective_that_only_fails_ends_the_run_and_its_points_are_asked_anew
 
 def test_the_advice_of_the_error_leads_to_all_evaluations(threads, caplog):
     opt = make(horizon=4)
-    with pytest.raises(RunError, match="again, with n_trials=8, as trials without") as caught:
+    with pytest.raises(RunError, match="with n_trials=8, as trials without") as caught:
         run(opt, wrong, threads, 4, 4, max_failures=3, progress=False)
     again = int(re.search(r"n_trials=(\d+)", str(caught.value))[1])
     assert "nothing is evaluated" not in caplog.text
@@ -684,7 +684,7 @@ def test_where_it_is_not_known_who_broke_a_pool_the_reasons_say_so(processes, mo
             max_failures=None,
             progress=False,
         )
-    reason = "a worker process died, of this trial or of another: A process in"
+    reason = "a worker process died during this trial or another: A process in"
     assert any(trial.reason.startswith(reason) for trial in opt.trials)
 
 
@@ -1003,7 +1003,7 @@ def test_parameters_travel_to_processes(processes):
 )
 def test_objectives_that_take_neither_are_refused(threads, objective):
     opt = bd.RandomOptimizer(NAMED)
-    with pytest.raises(InputTypeError, match="objective must take x, act as keywords, or one dict"):
+    with pytest.raises(InputTypeError, match="objective must take x, act as keywords, or a dict"):
         run(opt, objective, threads, 4, 2, progress=False)
     assert opt.trials == []
 
@@ -1058,7 +1058,7 @@ def test_the_same_program_resumes_with_what_it_attaches_and_notes(tmp_path, thre
             opt.attach(opt.domain.points[3], 0.5)
         else:
             opt.notes["commit"] = "other"
-        with pytest.raises(StorageError, match="without some of what was attached or noted"):
+        with pytest.raises(StorageError, match="lacks some of what was attached or noted"):
             run(opt, objectives.quadratic, threads, 12, 2, store=path, progress=False)
         assert opt.trials == []
 
@@ -1114,7 +1114,7 @@ def test_a_file_in_use_by_a_run_takes_no_other_optimizer_of_the_program(tmp_path
     def save(optimizer, trial):
         other = bd.load(path)
         other.attach(line(21)[:1], torch.tensor([0.5], dtype=torch.double))
-        with pytest.raises(StorageError, match=r"A run uses .*study\.db; it was left"):
+        with pytest.raises(StorageError, match=r"A run uses .*study\.db; the file was left"):
             other.save(path)
         optimizer.save(path)  # the run's own may
         refused.append(trial.id)
@@ -1128,7 +1128,7 @@ def test_a_file_in_use_by_a_run_takes_no_other_optimizer_of_the_program(tmp_path
 def test_a_run_waits_for_an_edit_that_has_begun(tmp_path, threads):
     path, opt = tmp_path / "study.db", make()
     opt.save(path)
-    with bd.editing(path), pytest.raises(StorageError, match="start the run after the block"):
+    with bd.editing(path), pytest.raises(StorageError, match="run after the editing block"):
         run(opt, objectives.quadratic, threads, 6, 2, store=path, progress=False)
     opened, leave = threading.Event(), threading.Event()
 
@@ -1160,7 +1160,7 @@ def test_a_file_in_use_by_a_run_is_not_edited(tmp_path, threads):
     path, refused = tmp_path / "study.db", []
 
     def edit(optimizer, trial):
-        refusal = pytest.raises(StorageError, match=r"A run uses .*study\.db; it was left")
+        refusal = pytest.raises(StorageError, match=r"A run uses .*study\.db; the file was left")
         with refusal, bd.editing(path) as opened:
             opened.notes["from"] = "elsewhere"
         refused.append(trial.id)

@@ -278,10 +278,10 @@ def test_slips_are_corrected_and_taken_back(study):
     code, _, err = study("detach", "study.db", 0)
     assert (code, len(err)) == (2, 1)
     _, out, _ = study("show", "study.db")
-    assert "trial 0 said 42 before it was corrected (a comma)" in out
+    assert "trial 0 had result 42 before it was corrected (a comma)" in out
     assert "trial 1 had failed (spilled) before it was corrected" in out
     assert "trial 1 failed (mixed up)" in out
-    assert "trial 1 said -0.001 before it was corrected (mixed up)" in out
+    assert "trial 1 had result -0.001 before it was corrected (mixed up)" in out
     assert ["1", "20", "0.1", "8"] in [line.split() for line in out.splitlines()]
     assert "attached result 0, 7, was taken back (not ours)" in out
     shown = json.loads(study("show", "study.db", "--json")[1])
@@ -301,7 +301,7 @@ def test_show_says_how_many_failures_it_leaves_out(study):
         for trial in opt.pending:
             opt.mark_failed(trial)
     out = study("show", "study.db")[1]
-    assert "\n3 other trials failed before; export lists them\ntrial 3 failed (spilled)\n" in out
+    assert "\n3 earlier trials failed; export lists them\ntrial 3 failed (spilled)\n" in out
 
 
 def test_more_trials_are_planned(study):
@@ -508,7 +508,7 @@ def test_init_says_what_it_understood(command, tmp_path):
     assert out.splitlines()[:3] == [
         "s.db: a box of temperature, dose, time, stir rate, acid, wet",
         "  temperature: a whole number from 20 to 80 (°C)",
-        "  dose: a number from 0.1 to 10 with 2 significant digits at most, by its logarithm",
+        "  dose: a number from 0.1 to 10 with at most 2 significant digits, by its logarithm",
     ]
 
 
@@ -560,9 +560,9 @@ BAD_SPACES = {
         'arms = "a.csv"\n[parameters.c]\nvalues = ["x"]',
         "arms have no column 'c'; they",
     ),
-    "binary": ("\xff", "not text in UTF-8; save it so"),
+    "binary": ("\xff", "not text in UTF-8; save it as that"),
     "no values": ("[parameters.a]\nvalues = []", "parameter a: A choice needs at least one value"),
-    "nan": ("[parameters.a]\nvalues = [nan]", "parameter a: values must be no NaN"),
+    "nan": ("[parameters.a]\nvalues = [nan]", "parameter a: values must not contain NaN"),
     "one value": ("[parameters.a]\nvalues = [1]", "two values or more"),
     "same value": (
         "[parameters.a]\nvalues = [1, 1.0]",
@@ -583,7 +583,7 @@ BAD_SPACES = {
     "no name": ('[parameters.""]\nvalues = [1, 2]', "not empty"),
     "too many": (
         "\n".join(f"[parameters.a{i}]\nlow=0\nhigh=1\nsteps=1000" for i in range(3)),
-        "1000000 at most",
+        "at most 1000000",
     ),
 }
 
@@ -631,7 +631,7 @@ def test_bad_arms_give_one_line(command, tmp_path):
         (("init", "new.db", "--space", "space.toml"), "--horizon"),
         (("init", "no/new.db", "--space", "space.toml", "--horizon", 5), "does not exist"),
         (("ask", "none.db"), "no such file"),
-        (("ask", "space.toml"), "no study; make one with botorch-delay init STUDY --space space"),
+        (("ask", "space.toml"), "study; make one with botorch-delay init STUDY --space space"),
         (("ask", "study.db", "-n", 0), "at least 1"),
         (("ask", "study.db", "-n", 17), "asks requested: 17"),
         (("ask", "study.db", "-n", "x"), "expected a whole number, got 'x'"),
@@ -641,8 +641,8 @@ def test_bad_arms_give_one_line(command, tmp_path):
         (("tell", "study.db", 0, "-0,5"), "no commas, such as -0.5; got -0,5"),
         (("tell", "study.db", 0.5, 0), "the whole number that ask printed"),
         (("ask", "study.db", 3), "unrecognized arguments: 3 (usage: botorch-delay ask"),
-        (("note", "study.db", " "), "not empty"),
-        (("note", "study.db", ""), "not empty, got"),
+        (("note", "study.db", " "), "not be empty"),
+        (("note", "study.db", ""), "not be empty, got"),
         (("export", "study.db", "study.db"), ".csv file"),
         (("import", "study.db", "none.csv"), "No such file"),
         (("plot", "study.db", "out.jpg"), ".png file"),
@@ -862,9 +862,9 @@ def test_results_filled_in_for_running_trials_are_told(study, tmp_path):
         warnings.simplefilter("always")
         _, out, (said,) = study("import", "one.db", "filled.csv")
     moved = (
-        r"warning: line 4: trial 2 still runs, with heat = .*; this row has heat = 0.123, .*, and "
+        r"warning: line 4: trial 2 still runs, with heat = .*; this row has heat = 0.123, .*, so "
     )
-    assert re.search(f"{moved}counts as another result", said)
+    assert re.search(f"{moved}it counts as another result", said)
     left_out = "; left out, as the study has them already: 1\n"
     assert out == f"2 results of running trials told, 1 result attached{left_out}"
     opt = bd.load("one.db")

@@ -171,7 +171,7 @@ class BoxProblem(Problem):
         values = self.function(self.domain.from_unit(unit))
         if values.max() > self.highest + 1e-6 * values.std():
             raise InputError(
-                f"highest must be the maximum of f, got {self.highest}; f takes "
+                f"highest must be the maximum of f, got {self.highest}; f reaches "
                 f"{values.max().item()}."
             )
         return values.min().item(), values.std().item()

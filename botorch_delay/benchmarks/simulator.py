@@ -237,8 +237,8 @@ def _check_optimizer(optimizer: Sampler, problem: Problem, steps: int) -> None:
     horizon, asked = optimizer.horizon, len(optimizer.trials)
     if horizon is not None and steps > horizon - asked:
         raise HorizonError(
-            f"{steps} steps were requested and {horizon - asked} of the optimizer's horizon of "
-            f"{horizon} are left."
+            f"{steps} steps were requested, but only {horizon - asked} of the optimizer's horizon "
+            f"of {horizon} are left."
         )
     if not torch.equal(optimizer.domain.like.cpu(), problem.domain.like.cpu()):
         raise InputError("The optimizer must be made on the problem's domain, problem.domain.")

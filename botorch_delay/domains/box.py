@@ -190,8 +190,8 @@ class BoxDomain(Domain):
             if is_tensor:
                 got = f"{tuple(passes.shape)} of {passes.dtype}"
             raise InputTypeError(
-                f"feasible must give a bool tensor with one entry per point, {len(X)}; got {got}. "
-                "Of a margin, return margin >= 0."
+                f"feasible must return a bool tensor with an entry per point, {len(X)}; got {got}. "
+                "For a margin, return margin >= 0."
             )
         return passes.to(X.device)
 

@@ -94,7 +94,7 @@ class Columns:
             both = {"missing": missing, "unknown": unknown}
             what = ", ".join(f"{names} {word}" for word, names in both.items() if names)
             raise InputError(
-                f"Each of {list(self.parameters)} needs a value and nothing else does: {what}."
+                f"params must give each of {list(self.parameters)} a value, and no others: {what}."
             )
         found = {
             name: p.encode(params[name], name, outside=outside)
@@ -133,6 +133,6 @@ class ParamsTest:
         for answer in said:
             if not isinstance(answer, bool | np.bool_):
                 raise InputTypeError(
-                    f"feasible must say True or False of a dict of parameters, got {answer!r}."
+                    f"feasible must return True or False for a dict of parameters, got {answer!r}."
                 )
         return torch.tensor(said, dtype=torch.bool, device=X.device)

@@ -117,9 +117,9 @@ class _Number(Parameter):
                 f"high - low must be finite, got {self.low} and {self.high}; use other units."
             )
         if self.step is not None and math.isinf(width / self.step):
-            raise InputError(f"step must be larger for low to high, {width} wide; got {self.step}.")
+            raise InputError(f"step must be larger for high - low = {width}, got {self.step}.")
         if self.step is not None and width > 0 and self._steps < 1:
-            raise InputError(f"step must fit into low to high, {width} wide; got {self.step}.")
+            raise InputError(f"step must fit into high - low = {width}, got {self.step}.")
 
     @staticmethod
     def _check(value: Any, name: str) -> float:
@@ -254,8 +254,8 @@ class Float(_Number):
         object.__setattr__(self, "round", validation.whole(self.round, "round", 1))
         if not self.log or self.step is not None or self.round > 15:
             raise InputError(
-                "round counts significant digits, at most 15, of a parameter with log=True and "
-                "without step; otherwise use step, such as step=0.01 for two decimals."
+                "round counts significant digits, at most 15, and needs log=True without step; "
+                "otherwise use step, such as step=0.01 for two decimals."
             )
         for name in ("low", "high"):
             if float(f"{(end := getattr(self, name)):.{self.round - 1}e}") != end:
@@ -266,7 +266,7 @@ class Float(_Number):
 
     @property
     def summary(self) -> str:
-        digits = "" if self.round is None else f" with {self.round} significant digits at most"
+        digits = "" if self.round is None else f" with at most {self.round} significant digits"
         return super().summary + digits
 
     @cached_property
@@ -308,7 +308,7 @@ class Int(_Number):
 
     def __post_init__(self) -> None:
         if self.step is None:
-            raise InputTypeError("step must be a whole number, 1 for all of them; got None.")
+            raise InputTypeError("step must be a whole number, 1 to allow all numbers; got None.")
         super().__post_init__()
 
     @staticmethod
@@ -352,11 +352,11 @@ class Choice(Parameter):
     unit: str | None = None
 
     def __post_init__(self) -> None:
-        expected = "a list of what there is to choose from"
+        expected = "a list of the values to choose from"
         validation.instance(self.values, Iterable, "values", expected, but=str)
         if isinstance(self.values, set | frozenset):
             raise InputTypeError(
-                "values must be a list: a set has no order, so that a seed would not give the same "
+                "values must be a list: a set has no order, so a seed would not give the same "
                 f"asks again; got {self.values!r}."
             )
         validation.flag(self.ordered, "ordered")
@@ -367,7 +367,7 @@ class Choice(Parameter):
         if not values:
             raise InputError("A choice needs at least one value, got none.")
         if any(isinstance(value, float) and math.isnan(value) for value in values):
-            raise InputError(f"values must be no NaN, got {values}.")
+            raise InputError(f"values must not contain NaN, got {values}.")
         if self.log and not (self._numeric and min(values) > 0):
             raise InputError(f"log is for ordered numbers above 0, got {values}.")
         if self._numeric:
@@ -380,9 +380,9 @@ class Choice(Parameter):
             first[key] = value
             if not is_kept_by_files(value):
                 raise InputTypeError(
-                    "values must be strings, numbers, bools and None, or lists, tuples and dicts "
-                    f"(with strings as keys) of them, as files can hold; got {value!r}. Give it a "
-                    "name, and look it up by that."
+                    "values must be strings, numbers, bools or None, or lists, tuples and dicts "
+                    f"(with strings as keys) of them, so that files can hold them; got {value!r}. "
+                    "Choose among names instead, and look the value up by its name."
                 )
 
     @property

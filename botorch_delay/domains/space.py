@@ -101,7 +101,7 @@ class Space:
         count = math.prod(int(parameter.count) for parameter in space.parameters.values())
         if count > MAX_ARMS:
             raise InputError(
-                f"{count} combinations are too many for a grid, which has {MAX_ARMS} at most; use "
+                f"{count} combinations are too many for a grid, which has at most {MAX_ARMS}; use "
                 "fewer values, or a box."
             )
         box = space.domain
@@ -262,11 +262,11 @@ def _linear(
         if parameter is None or _is_unordered(parameter):
             numbers = [n for n, each in varying.items() if not _is_unordered(each)]
             raise InputError(
-                f"A constraint is about {name!r}; it must be about numbers that can vary: "
-                f"{numbers}. For a choice use feasible=."
+                f"A constraint must be about numbers that can vary, {numbers}; got {name!r}. "
+                "For a choice use feasible=."
             )
     if not factors:
-        raise InputError(f"A constraint needs the factor of a name at least, got {constraint!r}.")
+        raise InputError(f"A constraint needs a factor for at least one name, got {constraint!r}.")
     values = [validation.real(value, f"the factor of {name}") for name, value in factors.items()]
     columns = torch.tensor([names.index(name) for name in factors], dtype=torch.long)
     return columns, torch.tensor(values, dtype=torch.double), rhs

@@ -18,7 +18,7 @@ def read_text(file: Path) -> str:
         raise InputError(f"Cannot read {file}: {error.strerror}.") from error
     except UnicodeDecodeError as error:
         raise InputError(
-            f"{file} is not text in UTF-8; save it so, from a spreadsheet as 'CSV UTF-8'."
+            f"{file} is not text in UTF-8; save it as that, in a spreadsheet as 'CSV UTF-8'."
         ) from error
 
 

@@ -265,8 +265,8 @@ class FiniteActiveSet(ActiveSet):
         is_long = isinstance(rows, Tensor) and rows.dtype == torch.long
         if not is_long or not torch.equal(rows, rows.clamp(0, last).unique()):
             raise InputError(
-                f"indices must be a LongTensor of rows from 0 to {last}, increasing, each once, "
-                f"got {rows!r}; indices.unique() sorts them."
+                f"indices must be a LongTensor of rows from 0 to {last}, increasing and without "
+                f"repeats, got {rows!r}; indices.unique() gives that."
             )
         self.rows = rows.clone()
         zeros = torch.zeros(last + 1, dtype=torch.long, device=domain.device)

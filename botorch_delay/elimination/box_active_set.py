@@ -248,10 +248,10 @@ class BoxActiveSet(ActiveSet):
             [[validation.real(value, "x") for value in x] for x in left], self.domain.bounds
         )
         if anchor.shape != (1, self.domain.dim) or not bool(self.domain.contains(anchor)[0]):
-            raise StorageError("the active set has no point that is known to be in it.")
+            raise StorageError("no point is stored that is known to be in the active set.")
         surrogate, answers, bounds = judged()
         if bool(answers.y.isnan().any()):
-            raise StorageError(f"round {record.number} uses trials without answer.")
+            raise StorageError(f"round {record.number} uses trials without an answer.")
         data = surrogate.data(answers)
         cutoff = surrogate.warped(bounds.sign * validation.real(record.cutoff, "cutoff"))
         condition = self._condition(surrogate, data, bounds, cutoff)

@@ -111,8 +111,8 @@ def sample_set(
         if anchor is None:
             raise EmptyDomainError(
                 "No point of the box was found that satisfies its constraints and feasible(X): "
-                "relax them, or narrow the bounds to where they hold. A yes-or-no test gives a "
-                "search nothing to follow where hardly any point passes it."
+                "relax them, or narrow the bounds to where they hold. A yes-or-no test gives the "
+                "search no direction to follow where hardly any point passes."
             )
         return SetSample(anchor.repeat(n, 1), descent.bound(), descent.bound())
 

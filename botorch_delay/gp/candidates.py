@@ -362,8 +362,8 @@ class _Rows:
         noise = max(min(a[2] for a in answers.values()), self._least_noise)
         self._least_noise = 10.0 * noise
         warn_lost_accuracy(
-            f"Rounding in {self._prior.dtype} exceeds a noise variance of {noise:.1e}, which was "
-            "raised where points are chosen. Use double precision, or a larger noise_var."
+            f"Rounding errors in {self._prior.dtype} exceed a noise variance of {noise:.1e}, which "
+            "was raised for the choice of points. Use double precision, or a larger noise_var."
         )
         return True
 

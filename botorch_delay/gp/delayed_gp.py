@@ -111,8 +111,8 @@ class DelayedGP(SingleTaskGP):
         learns = any(getattr(part, "learn_coefficients", False) for part in parts)
         if len(train_X) == 0 and (outcome_transform is not None or learns):
             raise InputError(
-                "There is no answered point that a transform could learn from. Leave out "
-                "outcome_transform until then; leave out input_transform as well, or give it "
+                "There is no answered point yet that a transform could learn from. Leave out "
+                "outcome_transform until there is one; leave out input_transform too, or give it "
                 "bounds, for instance Normalize(d, bounds=bounds)."
             )
         if len(train_X) or input_transform is None:
@@ -262,7 +262,7 @@ class DelayedGP(SingleTaskGP):
         self._check_no_batch()
         x = self._check_points(_as_rows(x), "x")
         if len(x) != 1:
-            raise InputError(f"x must be one point, got {len(x)}; call with_answer for each.")
+            raise InputError(f"x must be one point, got {len(x)}; call with_answer once for each.")
         single = y.reshape(()) if isinstance(y, Tensor) and y.numel() == 1 else y
         value = validation.real(single, "y")
         self.eval()
@@ -417,8 +417,8 @@ class DelayedGP(SingleTaskGP):
             except RuntimeError:
                 raise InputError(
                     f"X must have batch dimensions that broadcast with {tuple(train.shape[:-2])}, "
-                    f"those of the fantasies, got {tuple(X.shape[:-2])}; X.unsqueeze(-3) has all "
-                    "fantasies at each point."
+                    f"those of the fantasies, got {tuple(X.shape[:-2])}; X.unsqueeze(-3) evaluates "
+                    "all fantasies at each point."
                 ) from None
             cross = covariance(self.covar_module, train, X)
             return torch.linalg.solve_triangular(factor.matrix, cross, upper=False)
@@ -453,7 +453,7 @@ class DelayedGP(SingleTaskGP):
         if self.train_targets.dim() > 1:
             raise NotSupportedError(
                 "Pending points and with_answer need one set of answers, got a batch of fantasies, "
-                f"{tuple(self.train_targets.shape[:-1])}; count pending points before, in "
+                f"{tuple(self.train_targets.shape[:-1])}; include pending points first, with "
                 "model.fantasy_model().fantasize(X, sampler)."
             )
 

@@ -119,7 +119,7 @@ def check_kernel(covar_module: Any, like: Tensor) -> Kernel:
         ) from error
     if kinds != {like.dtype}:
         found = ", ".join(sorted(map(str, kinds)))
-        raise InputTypeError(f"covar_module must give {like.dtype} as the points are, got {found}.")
+        raise InputTypeError(f"covar_module must give {like.dtype}, that of points, got {found}.")
     if values.shape != (1, 1) or not torch.isfinite(values).all():
         raise InputError(
             "covar_module must give one finite value per pair of points; at the first point it "
@@ -127,9 +127,9 @@ def check_kernel(covar_module: Any, like: Tensor) -> Kernel:
         )
     if prior.shape != like.shape[:1] or not torch.allclose(prior[0], values, rtol=1e-3, atol=1e-12):
         raise InputError(
-            "covar_module must give k(x, x) for every point where diag=True; it gives the shape "
-            f"{tuple(prior.shape)} for {len(like)} points, and at the first "
-            f"{prior.flatten()[:1].tolist()} where k(x, x) is {values.item()}."
+            "covar_module must give k(x, x) for every point with diag=True; it gives the shape "
+            f"{tuple(prior.shape)} for {len(like)} points, and {prior.flatten()[:1].tolist()} at "
+            f"the first, where k(x, x) is {values.item()}."
         )
     if not torch.isfinite(prior).all() or (prior < 0).any():
         bad = int((~torch.isfinite(prior) | (prior < 0)).nonzero()[0])
@@ -297,12 +297,12 @@ def _build(record: Mapping[str, Any]) -> Kernel:
     kernel = _KERNELS[record["class"]](*parts, **record["arguments"]).double()
     own, stored = _own_parameters(kernel), record["parameters"]
     if {name.removeprefix("raw_") for name, _, _ in own} != set(stored):
-        raise StorageError(f"The stored kernel has parameters {sorted(stored)}.")
+        raise StorageError(f"The stored kernel has wrong parameters: {sorted(stored)}.")
     for name, parameter, constraint in own:
         value = torch.tensor(stored[name.removeprefix("raw_")], dtype=torch.double)
         allowed = bool(value.isfinite().all()) and constraint.check(value)
         if value.shape != parameter.shape or not allowed:
-            raise StorageError(f"The stored kernel has {name} = {str(stored)[:80]}.")
+            raise StorageError(f"The stored kernel has an invalid {name}: {str(stored)[:80]}.")
         # Without a transform the value is kept to the last bit.
         kernel.register_constraint(name, Positive(transform=None, inv_transform=None))
         with torch.no_grad():

@@ -327,8 +327,8 @@ class Posterior:
             largest, least = torch.stack([prior.max(), self.noise_var.min()]).tolist()
         if relative * largest > 0.1 * least:
             warn_lost_accuracy(
-                f"A noise variance of {least:.1e} is within rounding in {X.dtype}; "
-                "variances are off by it, and bounds are widened. Use double precision, or a "
+                f"A noise variance of {least:.1e} is within rounding errors in {X.dtype}; "
+                "variances are off by these, and bounds are widened. Use double precision, or a "
                 "larger noise_var."
             )
         return relative, relative * largest

@@ -52,7 +52,7 @@ class Hyperparameters:
     noise_var: float
 
     def __post_init__(self) -> None:
-        expected = "a list, a number for each encoded column"
+        expected = "a list with one number per encoded column"
         validation.instance(self.lengthscale, Iterable, "lengthscale", expected)
         scales = tuple(validation.positive(value, "lengthscale") for value in self.lengthscale)
         object.__setattr__(self, "lengthscale", scales)

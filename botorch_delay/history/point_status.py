@@ -215,7 +215,7 @@ def nothing_to_ask(count: int, *, exact: bool = False) -> EmptyDomainError:
     """The error where none of ``count`` points may be asked."""
     if exact:
         return EmptyDomainError(
-            "No point is left to ask: evaluations are exact, so that a point with an answer or a "
+            "No point is left to ask: evaluations are exact, so a point with an answer or a "
             f"running trial is not asked again, and each of the {count} points has one or is "
             "infeasible; recommend() names the best that was answered."
         )

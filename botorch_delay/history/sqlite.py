@@ -98,7 +98,7 @@ def in_use(path: str | os.PathLike[str], user: object) -> Iterator[Path]:
     file = _as_path(path)
     if _edit_of(file) in _edited:
         raise StorageError(
-            f"{file} is being edited by this program: start the run after the block of editing."
+            f"{file} is being edited by this program; start the run after the editing block."
         )
     if file.is_dir() or not file.parent.is_dir():  # reported when it is read or written
         yield file.absolute()
@@ -113,7 +113,7 @@ def in_use(path: str | os.PathLike[str], user: object) -> Iterator[Path]:
             stack.enter_context(closing(connection)).execute("BEGIN EXCLUSIVE")
         except sqlite3.Error as error:
             if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
-                raise StorageError(f"Cannot lock {file} by {file}.lock: {error}.") from error
+                raise StorageError(f"Cannot lock {file} with {file}.lock: {error}.") from error
             spawned = ""
             if multiprocessing.parent_process() is not None:
                 spawned = (
@@ -162,7 +162,7 @@ def _check_not_in_use(file: Path) -> None:
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
             raise StorageError(
-                f"A run uses {file}; it was left as it is. Wait for the end of the run, "
+                f"A run uses {file}; the file was left as it is. Wait for the end of the run, "
                 "stop it (Ctrl-C), or change its optimizer in on_result."
             ) from error
     except sqlite3.DatabaseError as error:
@@ -188,8 +188,8 @@ def save(
     validation.flag(overwrite, "overwrite")
     if _edit_of(file) in _edited:
         raise StorageError(
-            f"{file} is being edited by this program, and what the block does is saved when it "
-            "ends: leave out this save."
+            f"{file} is being edited by this program, and is saved when the editing block ends; "
+            "leave out this save."
         )
     if not file.parent.is_dir():
         raise StorageError(f"Cannot write {file}: the folder {file.parent} does not exist.")
@@ -208,7 +208,7 @@ def editing(
     """
     file = _existing(path)
     if (edit := _edit_of(file)) in _edited:
-        raise StorageError(f"{file} is being edited by this program already: one block will do.")
+        raise StorageError(f"{file} is already being edited by this program; use that block.")
     with _writing(file) as db:
         with _errors(file, "read"):
             state = _read(db, file)
@@ -371,8 +371,8 @@ def _check_schema(db: sqlite3.Connection, file: Path) -> None:
     if odd := (found - _STATISTICS) ^ set(_SCHEMA.items()):
         name = min(str(name) for name, _ in odd)
         raise StorageError(
-            f"{file} is damaged or foreign: its schema differs in {name!r}; what you added to it "
-            "has to be dropped."
+            f"{file} is damaged or foreign: its schema differs in {name!r}; drop whatever you "
+            "have added to it."
         )
 
 
@@ -433,8 +433,8 @@ def _errors(file: Path, verb: str) -> Iterator[None]:
         raise StorageError(f"Cannot {verb} {file}: {text}.") from error
     except sqlite3.Error as error:
         raise StorageError(
-            f"Cannot {verb} {file}, it is damaged or no study: {truncated(error)}."
+            f"Cannot {verb} {file}, it is damaged or not a study: {truncated(error)}."
         ) from error
     except (ValueError, TypeError, LookupError, RuntimeError, ArithmeticError, OSError) as error:
-        cause = "what it is to hold cannot be stored" if verb == "write" else "it is damaged"
+        cause = "its new content cannot be stored" if verb == "write" else "it is damaged"
         raise StorageError(f"Cannot {verb} {file}, {cause}: {truncated(error)}.") from error

@@ -26,7 +26,7 @@ def check_format(version: Any, what: str) -> None:
         return
     advice = ""
     if isinstance(version, int) and version > FORMAT:
-        advice = " It is of a newer version of the library, with which it can be read."
+        advice = " It was saved by a newer version of the library; read it with that one."
     raise StorageError(
         f"{what} has format {excerpt(version)}; this version of botorch_delay reads "
         f"{FORMAT}.{advice}"
@@ -37,7 +37,7 @@ def check_state(state: Mapping[str, Any]) -> None:
     """Raise StorageError for a state that lacks entries, or has another format."""
     if not isinstance(state, Mapping) or "format" not in state:
         what = "a dict without a format" if isinstance(state, Mapping) else type(state).__name__
-        raise StorageError(f"A state is what state_dict() returned, got {what}.")
+        raise StorageError(f"A state must be what state_dict() returned, got {what}.")
     check_format(state.get("format"), "The state")
     if not isinstance(state.get("points", state.get("bounds")), Tensor):
         raise StorageError("The state is malformed: it has neither points nor bounds.")
@@ -98,8 +98,8 @@ def check_same(own: Mapping[str, Any], stored: Mapping[str, Any], tolerance: flo
     raise StorageError(
         f"The saved study was made with {option}={_text(there)}, this optimizer has "
         f"{option}={_text(here)}; make it with the same arguments, load the file with "
-        "botorch_delay.load(path) and nothing else, or begin another file, and attach the results "
-        "of this one to it."
+        "botorch_delay.load(path) alone, or begin another file and attach the results of this one "
+        "to it."
     )
 
 

@@ -327,7 +327,7 @@ class Ledger:
         before = trial.state
         answered, failed = event.value is not None, before is TrialState.FAILED
         if before is not TrialState.COMPLETED and not (failed and answered):
-            raise StorageError(f"trial {trial.id} is corrected and was {before.value}.")
+            raise StorageError(f"trial {trial.id} is corrected but was {before.value}.")
         if not trial.corrections:  # keep the first report: the trial will not have it
             place = self._events.index(trial.id)
             self._events[place] = next(self.events(place))
@@ -348,7 +348,7 @@ class Ledger:
 
     def _of(self, event: Event) -> Trial:
         if event.trial is None or event.trial >= len(self.trials):
-            raise StorageError(f"trial {event.trial} is {event.kind} and was never asked.")
+            raise StorageError(f"trial {event.trial} is {event.kind} but was never asked.")
         return self.trials[event.trial]
 
     def attach(self, event: Event, domain: Domain) -> Attached:
@@ -367,7 +367,7 @@ class Ledger:
         number, reason = event.data["id"], event.data.get("reason", "")
         places = [place for place, result in enumerate(self.attached) if result.id == number]
         if not places:
-            raise StorageError(f"result {excerpt(number)} is detached and was not attached.")
+            raise StorageError(f"result {excerpt(number)} is detached but was not attached.")
         result = self.attached.pop(places[0])
         self.detached.append(replace(result, detached_at=event.time, reason=reason))
         self._events.append(event)

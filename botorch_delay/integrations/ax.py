@@ -292,7 +292,7 @@ def _translate(search_space: SearchSpace) -> Space:
     constraints = []
     for constraint in search_space.parameter_constraints:
         if constraint.is_equality:
-            raise NotSupportedError(f"{constraint} is an equality; inequalities can be searched.")
+            raise NotSupportedError(f"{constraint} is an equality; only inequalities can be used.")
         factors = {name: -float(weight) for name, weight in constraint.constraint_dict.items()}
         constraints.append((factors, -float(constraint.bound)))
     parameters = {n: _parameter(p) for n, p in search_space.parameters.items()}
@@ -302,7 +302,7 @@ def _translate(search_space: SearchSpace) -> Space:
 def _parameter(parameter: Parameter) -> Float | Int | Choice:
     for attribute, kind in _UNSUPPORTED.items():
         if getattr(parameter, attribute, False):
-            raise NotSupportedError(f"Parameter {parameter.name!r} is {kind}, which has no column.")
+            raise NotSupportedError(f"Parameter {parameter.name!r} is {kind}: not supported.")
     if isinstance(parameter, RangeParameter):
         low, high, log = parameter.lower, parameter.upper, parameter.log_scale
         whole = parameter.parameter_type is Type.INT
@@ -313,8 +313,8 @@ def _parameter(parameter: Parameter) -> Float | Int | Choice:
     if isinstance(parameter, FixedParameter):
         return Choice([parameter.value])
     raise NotSupportedError(
-        f"Parameter {parameter.name!r} is a {type(parameter).__name__}; ranges, choices and fixed "
-        "parameters can be searched."
+        f"Parameter {parameter.name!r} is a {type(parameter).__name__}; only ranges, choices and "
+        "fixed parameters are supported."
     )
 
 
@@ -342,8 +342,8 @@ def _describe(name: str, value: Any) -> Any:
         build_part(record, name, _LIKE)
     except StorageError as error:
         raise StorageError(
-            f"{name}, a {type(value).__name__}, cannot be saved: it is not among what this library "
-            "makes anew from a file."
+            f"{name}, a {type(value).__name__}, cannot be saved: this library cannot make it "
+            "again from a file."
         ) from error
     return record
 

@@ -40,8 +40,8 @@ from botorch_delay.optimizers.replica import PastTrial, Replica
 logger = logging.getLogger(__name__)
 
 STOPPED_EARLY = (
-    "trials were stopped early: they stop for their values, which a bound from the others does not "
-    "count"
+    "trials were stopped early because of their values, which bounds from the others do not "
+    "account for"
 )
 _NOT_OPTIONS = {"domain", "horizon", "seed", "maximize"}  # engines set these themselves
 
@@ -78,7 +78,7 @@ class Settings:
             )
         exploit = as_exploit(options.get("exploit", DEFAULT_EXPLOIT))
         if isinstance(exploit, WithinBudget):
-            raise NotSupportedError("WithinBudget needs ask and tell; leave it out here.")
+            raise NotSupportedError("WithinBudget is for ask() and tell() only; leave it out here.")
         if exploit is not None and exploit is not options.get("exploit"):
             exploit = replace(exploit, repeat_pending=False)
         rounds = OPEN_ENDED if horizon is None else None
@@ -186,8 +186,8 @@ class EngineRun:
         if running and not self._warned:
             self._warned = True
             logger.warning(
-                "trial %s runs for another search space or other arguments, and its point is not "
-                "known to be pending here; %s",
+                "trial %s runs for another search space or with other arguments, so its point "
+                "does not count as pending here; %s",
                 *(record.get("number"), self.remedy),
             )
         return None

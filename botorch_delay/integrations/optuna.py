@@ -59,23 +59,23 @@ _now = datetime.now  # as Optuna stores times: local, without a zone
 ENOUGH_TRIALS = 10  # completed trials before a warning of a parameter that none of them has
 
 NONE_SHARED = (
-    "No parameter with more than one value is in all completed trials, so that TPE chooses each on "
-    "its own; if that is not meant, pass search_space to DelaySampler."
+    "No parameter with more than one value is in all completed trials, so TPE chooses each on its "
+    "own; if you do not want that, pass search_space to DelaySampler."
 )
 SEVERAL_RANGES = (
     "The completed trials have different ranges of {0}, each of which TPE chooses on its own from "
-    "now on. To choose them together with the others pass search_space with the present ranges to "
-    "DelaySampler; results outside still count."
+    "now on. To choose them with the others, pass search_space with the present ranges to "
+    "DelaySampler; results outside of them still count."
 )
 NOT_IN_ALL = (
-    "Not all completed trials have {0}, so that TPE chooses that on its own. To choose it together "
-    "with the others pass search_space to DelaySampler, which may name conditional parameters as "
+    "Not all completed trials have {0}, so TPE chooses it on its own. To choose it together "
+    "with the others, pass search_space to DelaySampler, which may name conditional parameters as "
     "well."
 )
 NEVER_SUGGESTED = (
-    "No completed trial has {0} of search_space. If the objective suggests that under conditions "
-    "only, it may still come; otherwise give search_space the names that the objective suggests, "
-    "as TPE chooses each of those that are not in it on its own."
+    "No completed trial has {0} of search_space. If the objective suggests it only under "
+    "conditions, it may still come; otherwise use the objective's names in search_space, as TPE "
+    "chooses each parameter that is not in it on its own."
 )
 
 
@@ -261,7 +261,7 @@ class DelaySampler(BaseSampler):
         with self._cache.lock:
             space = self._find_space(study)
             if not space:
-                none_yet = "The study has no trial yet that tells its parameters."
+                none_yet = "No trial of the study has parameters yet."
                 raise NoAnswerError(NONE_SHARED if _completed(study) else none_yet)
             run = self._run(study, space)
             run.sync(study.get_trials(deepcopy=False))
@@ -285,8 +285,8 @@ class _StudyRun(EngineRun):
     """The optimizer of one search space in one study; ``stale_after`` is in seconds, or None."""
 
     remedy: ClassVar[str] = (
-        "give every worker the same arguments, and search_space: without it, a trial that began "
-        "before others had named all parameters is of another space"
+        "give every worker the same arguments, with search_space: without it, a trial that "
+        "began before the parameters were known belongs to another space"
     )
 
     def __init__(

@@ -404,7 +404,7 @@ def _parameter(domain: sample.Domain) -> Float | Int | Choice:
     if isinstance(domain, sample.Categorical):
         if any(parse_spec_vars({"value": value})[1] for value in domain.categories):
             raise NotSupportedError(
-                "spaces inside a choice are not supported; put their parameters beside it."
+                "spaces inside a choice are not supported; move their parameters out of it."
             )
         return Choice(domain.categories)
     if not isinstance(domain, sample.Float | sample.Integer):

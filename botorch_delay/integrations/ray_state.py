@@ -55,7 +55,7 @@ class SearchState:
             check_format(file.pop("format"), str(path))
             state = cls(**file)
             if not isinstance(state.metric, str) or state.mode not in ("min", "max"):
-                raise ValueError("it has no such metric or mode")
+                raise ValueError("its metric or mode is missing or invalid")
             if not isinstance(state.key, str):
                 raise ValueError("it has no key")
             state.seed = validation.seed(state.seed)

@@ -111,8 +111,8 @@ class AcquisitionOptimizer(Optimizer):
             f"no regret bound is claimed for {self.method}; for one use BPEDelayOptimizer with "
             "RKHSConfidence."
             if self._config.interval_confidence[0].constants is None
-            else "no regret bound is known before the run; for one use "
-            "BPEDelayOptimizer.guaranteed. certificate bounds the regret so far."
+            else "no regret bound is known before the run; BPEDelayOptimizer.guaranteed gives "
+            "one. opt.certificate bounds the regret so far."
         ]
         approximate = self._config.rule.approximates(self._maximizer.model)
         if approximate is not None:

@@ -37,10 +37,10 @@ _NO_STRAGGLERS = (
     "where asks wait for free workers while a rule chooses them, durations may not; no design "
     "point is given up before its round closes"
 )
-_KEPT = "the maximiser is never eliminated all the same"
+_KEPT = "the maximiser is still never eliminated"
 _FALSE_ROUND = (
-    "a trial or an attached result was corrected after a round had been closed with what was said "
-    "before: what the round eliminated rests on false evidence, and is not taken back"
+    "a trial or an attached result was corrected after a round had closed with what was first "
+    "reported: what the round eliminated rests on false evidence, and is not taken back"
 )
 _FALSE_PRICE = "asks were priced against the budget with a value that was corrected later"
 _FALSE_ALARM = (
@@ -107,11 +107,11 @@ class Audit(TrialObserver):
             why = (
                 f"the run was finished after {asks} asks and went on: its last round was cut short"
                 if before == self._config.horizon
-                else f"the horizon of {before} was extended after {asks} asks: rounds, what they "
-                "have of delta and u_T follow from it, and the bound is proved where it is known "
-                "from the first ask"
+                else f"the horizon of {before} was extended after {asks} asks: rounds, their "
+                "shares of delta and u_T follow from it, and the bound is proved only for a "
+                "horizon that is known from the first ask"
             )
-            self._broken[f"{why}; what was claimed then is of those {asks} asks"] = None
+            self._broken[f"{why}; what was claimed then covers those {asks} asks"] = None
 
     @property
     def _longest_wait(self) -> float:
@@ -312,8 +312,8 @@ class Audit(TrialObserver):
         assumptions += [*_of_delays(config), *_of_rounds(config)]
         if config.proves and config.confidence.constants is None:
             assumptions.append(
-                f"the bounds of {config.confidence!r} hold as they say: they have no norm bound "
-                "and no noise scale that could be held against the answers"
+                f"the bounds of {config.confidence!r} hold as stated: they have no norm bound "
+                "and no noise scale that the answers could contradict"
             )
         return assumptions
 
@@ -334,16 +334,16 @@ class Audit(TrialObserver):
             )
         if resets:
             missing.append(
-                "every active point has its exact value already or is infeasible, so that points "
-                "are asked that bounds had eliminated."
+                "every active point is infeasible or its exact value is known already, so points "
+                "that bounds had eliminated are asked."
                 if config.exact
                 else "every active point turned out to be infeasible, so that points had to be "
                 "taken back that bounds had eliminated."
             )
         if delay is not None and config.exploit is not None and not config.repeat_pending:
             missing.append(
-                "with repeat_pending=False values may decide how many design points a round of "
-                "fixed length has; leave out delay, or repeat_pending."
+                "with repeat_pending=False values may decide how many design points fit into a "
+                "round of fixed length; leave out delay, or repeat_pending."
             )
         if config.domain.count is not None or not isinstance(kernel, Kernel) or confidence.missing:
             return missing
@@ -376,7 +376,7 @@ class Audit(TrialObserver):
         """Which events of the run end the claim although the bounds are valid."""
         config, budgeted = self._config, self._budget is not None
         kept = budgeted and not refuted and not self.noisier
-        certified = "; certificate holds all the same" if kept else ""
+        certified = "; certificate still holds" if kept else ""
         missing = [f"{reason}{certified}." for reason in self._broken]
         if self.noisier:
             missing.append(
@@ -474,7 +474,7 @@ def _of_rounds(config: BPEConfig) -> list[str]:
     if config.delay is None:
         assumptions.append(
             "asks that are made while a round waits for its last design points come on top of "
-            "Theorem 1's bound: it is waited for every one of them, for as long as it takes"
+            "Theorem 1's bound: every one of them is waited for, however long it takes"
             if config.rounds.straggler_factor is None
             else "asks that are made while a round waits come on top of the regret bound"
         )

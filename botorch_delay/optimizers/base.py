@@ -147,7 +147,7 @@ class Optimizer(ReadableRun):
         value, data = validation.answer(y, self._domain.like), {}
         if noise_var is not None:
             if self.exact:
-                raise InputError("Evaluations are exact, so that an answer has no noise_var.")
+                raise InputError("Evaluations are exact, without noise; leave out noise_var.")
             like = self._domain.like
             data["noise_var"] = validation.noise_variance(noise_var, "noise_var", like)
         self._settle(found, "completed", value, data)
@@ -253,7 +253,7 @@ class Optimizer(ReadableRun):
         if repeats:
             warn(
                 f"{repeats} of the attached results were attached before, with the same point and "
-                "value. Each counts as an evaluation of its own, on which bounds rest; attach an "
+                "value. Each counts as a separate evaluation, and bounds rely on that; attach an "
                 "evaluation once, and take a repeated one back with detach(id).",
                 RepeatedResultWarning,
             )
@@ -301,14 +301,14 @@ class Optimizer(ReadableRun):
         cut_short = self._finished and (before is None or len(self._ledger) < before)
         if horizon is None and not cut_short:
             raise InputError(
-                "Without a horizon extend() resumes a run that was finished early, and this one "
-                "was not: pass a larger horizon to plan more asks."
+                "extend() without a horizon resumes a run that was finished early, and this one "
+                "was not; pass a larger horizon to plan more asks."
             )
         if horizon is not None:
             if before is None:
                 raise InputError(
-                    "No end is planned, so that there is nothing to extend; just ask, after "
-                    "extend() if the run was finished."
+                    "No end is planned, so there is nothing to extend; just ask on, after "
+                    "extend() without a horizon if the run was finished."
                 )
             least = before if cut_short else before + 1
             if validation.whole(horizon, "horizon", 1) < least:

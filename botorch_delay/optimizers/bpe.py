@@ -350,7 +350,7 @@ class BPEDelayOptimizer(Optimizer):
         """
         if self._budget is not None:
             raise NotSupportedError(
-                "With WithinBudget every ask counts with the bounds of its time, which other "
+                "With WithinBudget every ask is priced by the bounds at its time, which other "
                 "processes do not share; use save and load."
             )
         *before, asked = events

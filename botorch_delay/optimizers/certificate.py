@@ -109,19 +109,19 @@ class Certificate:
         sure = f"with probability {1.0 - self.delta:g}"
         if not self.proved:
             head = f"A heuristic, {sure} under the learned kernel: "
-            head += f"the recommended point is within {self.gap:.4g} of the best. It supposes:"
+            head += f"the recommended point is within {self.gap:.4g} of the best. It assumes:"
         elif self.refuted:
             needed = "no function of that norm fits the answers"
             if self.norm_at_least > self.norm_bound:
                 needed = f"the answers need one of at least {self.norm_at_least:.4g}"
             head = f"Nothing is certified: norm_bound is {self.norm_bound:.4g}, and {needed}. "
-            head += "It supposed:"
+            head += "It assumed:"
         else:
             head = (
                 f"Certified {sure}: the regret of the {self.asks} asks so far is at most "
                 f"{self.regret:.4g}, the recommended point is within {self.gap:.4g} of the best. "
-                f"The answers need a norm of at least {self.norm_at_least:.4g} of "
-                f"{self.norm_bound:.4g}. It supposes:"
+                f"The answers need a norm of at least {self.norm_at_least:.4g}; "
+                f"norm_bound is {self.norm_bound:.4g}. It assumes:"
             )
         return "\n".join([head, *(f"- {line}" for line in self.assumptions), f"Made {self.made}."])
 
@@ -142,8 +142,8 @@ def certify(
     """
     if domain.count is None and domain.dim > MAX_COLUMNS:
         raise NotSupportedError(
-            f"Certificates on a box need a net of it, feasible in {MAX_COLUMNS} columns at most; "
-            f"this one has {domain.dim}. Use a FiniteDomain, such as space.grid(...)."
+            f"Certificates on a box need a net of points, feasible in {MAX_COLUMNS} columns at "
+            f"most; the box has {domain.dim}. Use a FiniteDomain, such as space.grid(...)."
         )
     told = [trial for trial in trials if trial.value is not None]
     used = [trial for trial in told if not is_noisier(trial, constants.noise_std)]
@@ -182,9 +182,9 @@ def certify(
         *(bound, constants.noise_std, len(trials), len(used)),
         proved=True,
         assumptions=_assumptions(constants, len(told) - len(used), trials),
-        made=f"from {len(used)} answers to {len(trials)} asks, attached results left out: "
-        f"{'the least over all ridges of the bound on the sum' if len(used) else 'by the norm'}"
-        f", its maximum over {where}",
+        made=f"from {len(used)} answers to {len(trials)} asks, without attached results: "
+        f"{'the smallest bound over all ridges' if len(used) else 'the bound by the norm alone'}"
+        f", at its maximum over {where}",
     )
 
 
@@ -220,8 +220,8 @@ def _assumptions(constants: Constants, noisier: int, trials: Sequence[Trial]) ->
     ]
     if noisier:
         assumptions.append(
-            f"whether an answer has more noise, as {noisier} were told to have that are left out, "
-            "does not depend on its noise, given all that came before"
+            f"whether an answer was told with more noise ({noisier} so far, left out here) does "
+            "not depend on its noise, given all that came before"
         )
     if corrected := sum(bool(trial.corrections) for trial in trials):
         assumptions.append(

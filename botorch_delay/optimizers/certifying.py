@@ -58,11 +58,11 @@ class CertifyingUCB(Rule):
         """Refuse drawn answers: bounds rest on observed values."""
         super().check_pending(pending)
         if pending.draws:
-            raise InputError(f"{self!r} rests on what was observed: use pending=Hallucinate().")
+            raise InputError(f"{self!r} rests on observed values: use pending=Hallucinate().")
 
     def surrogates(self, surrogate: Surrogate) -> Sequence[Surrogate]:
         if surrogate.learned:
-            raise InputError(f"{self!r} bounds a norm; pass covar_module and noise_var.")
+            raise InputError(f"{self!r} needs a given kernel; pass covar_module and noise_var.")
         least = surrogate.noise_var
         ridges = [max((ridge * self.noise_std) ** 2, least) for ridge in PLAYED_RIDGES]
         return [replace(surrogate, noise_var=ridge) for ridge in dict.fromkeys(ridges)]

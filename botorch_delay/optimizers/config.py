@@ -73,7 +73,7 @@ class Config:
             self.covar_module = check_kernel(kernel, self.domain.like)
         if self.exact and self.noise_var is not None:
             raise InputError(
-                f"Evaluations are exact, so that they have no noise; got noise_var="
+                f"Evaluations are exact, without noise, but noise_var is given, "
                 f"{self.noise_var!r}. Leave out noise_var, or exact."
             )
         if not self.exact and self.learned == (self.noise_var is not None):
@@ -206,8 +206,8 @@ class ThreDSConfig(BoundsConfig):
         if self.interval is None:
             if self.confidence.constants is None:
                 raise InputError(
-                    "interval must be given, the range in which the best value lies, unless "
-                    "confidence has a norm bound, as RKHSConfidence has, which tells it."
+                    "interval must be given, the range in which the best value lies, unless it "
+                    "follows from a norm bound, as with confidence=RKHSConfidence(...)."
                 )
             return
         try:
@@ -291,26 +291,25 @@ class BPEConfig(BoundsConfig):
         )
         _refuse(
             self.horizon is None and self.geometric is None,
-            "Without a horizon rounds cannot follow from it; pass "
-            "rounds=GeometricRounds(first, growth), or a horizon.",
+            "HorizonRounds need a horizon; pass one, or rounds=GeometricRounds(first, growth).",
         )
         straggling = self.rounds.straggler_factor is not None
         _refuse(
             not on_arrival and (self.geometric is not None or rho < 1.0 or straggling),
-            "With a delay law rounds have the lengths of Algorithm 1 and wait for nobody; leave "
+            "With a delay law rounds have the lengths of Algorithm 1 and do not wait; leave "
             "out delay to use GeometricRounds, straggler_factor or an explore_fraction below 1.",
         )
         _refuse(
             straggling and not self.repeat_pending,
-            "With repeat_pending=False design points wait for trials that values may have led to, "
-            "and then which of them straggle must not decide what a round's bounds use; leave out "
-            "straggler_factor, or repeat_pending.",
+            "With repeat_pending=False a design point may wait for a trial that was chosen by "
+            "values, so values could decide which design points straggle and are left out; leave "
+            "out straggler_factor, or repeat_pending.",
         )
         once = self.evidence == "all" and not self.final_fraction and self.budget_factor is None
         _refuse(
             self.exact and not once,
-            "Exact evaluations are all used, and none is asked again; leave out exact, or "
-            "evidence, final_fraction and WithinBudget.",
+            "With exact evaluations bounds use all answers, and no point is asked again; leave "
+            "out exact, or evidence, final_fraction and WithinBudget.",
         )
         _refuse(
             self.final_fraction > 0.0 and self.horizon is None,
@@ -319,15 +318,15 @@ class BPEConfig(BoundsConfig):
         if self.budget_factor is not None:
             _refuse(
                 not self.proves or self.confidence.constants is None,
-                "WithinBudget needs bounds that are valid, of a norm bound and a noise scale; pass "
+                "WithinBudget needs valid bounds, from a norm bound and a noise scale; pass "
                 "covar_module, noise_var and confidence=RKHSConfidence(norm_bound, noise_std).",
             )
             others = self.rounds != HorizonRounds() or self.evidence == "all"
             _refuse(
                 not on_arrival or others or rho < 1.0,
-                "WithinBudget needs the rounds of the horizon that close on arrival, with all of "
-                "their design points, and decides itself how many asks these are; leave out delay, "
-                "rounds, evidence and explore_fraction.",
+                "WithinBudget needs rounds that follow from the horizon and close once all their "
+                "design points are answered, and decides itself how many asks they are; leave out "
+                "delay, rounds, evidence and explore_fraction.",
             )
 
     @property

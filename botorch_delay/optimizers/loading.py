@@ -105,9 +105,9 @@ def resume(optimizer: Optimizer, path: str | os.PathLike[str]) -> bool:
         )
         if not (own <= there and optimizer.notes.items() <= stored.notes.items()):
             raise StorageError(
-                f"{os.fspath(path)} holds a study without some of what was attached or noted "
-                "before this call, and would replace it; do that after botorch_delay.load, or in "
-                "on_result."
+                f"{os.fspath(path)} holds a study that lacks some of what was attached or noted "
+                "before this call, and loading it would lose that; attach and note after "
+                "botorch_delay.load, or in on_result."
             )
     optimizer.load_state_dict(state)
     return True

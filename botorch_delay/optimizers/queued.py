@@ -48,12 +48,12 @@ class QueuedOptimizer(Optimizer):
         if base.domain.count is None:
             raise NotSupportedError(
                 f"QueuedOptimizer needs a FiniteDomain, got {base.domain!r}: a queue serves few "
-                "independent arms, and on a box hardly any point is asked twice, so that the base "
+                "independent arms, and on a box hardly any point is asked twice, so the base "
                 "would wait for ever."
             )
         if base.exact:
             raise InputError(
-                "base has exact evaluations, of which one tells all; a queue evaluates its point "
+                "base has exact evaluations, one of which is enough; a queue evaluates its point "
                 "again until an answer comes. Leave out exact, or the queue."
             )
         if base._ledger.event_count:

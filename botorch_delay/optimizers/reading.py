@@ -293,8 +293,8 @@ class ReadableRun(Run, ABC):
             kernel = check_kernel(covar_module, self._domain.like)
         if not isinstance(kernel, Kernel):
             raise NotSupportedError(
-                "The kernel is learned, and there is no norm to bound under a kernel that changes; "
-                "pass covar_module=, the kernel under which norm_bound is meant."
+                "The kernel is learned, and a norm bound needs a kernel that does not change; "
+                "pass covar_module=, the kernel to which norm_bound refers."
             )
         trials: Sequence[Trial] = self._ledger.trials
         recommended = None

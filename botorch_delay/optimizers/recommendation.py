@@ -23,7 +23,7 @@ from botorch_delay.history.trials import Attached, Trial, TrialState
 # Says what the interval is while the scale of the values is unknown to a learned kernel.
 UNBOUNDED = "unbounded until there are three answers that are not all equal"
 # Added where the learned noise is that of exact evaluations, but repeats have not confirmed it yet.
-UNCHECKED = "no noise was learned, and too few repeats have shown yet that there is none"
+UNCHECKED = "the learned noise is negligible, which too few repeats have confirmed yet"
 # Added where the interval accounts for the uncertainty of learned hyperparameters.
 COUNTED = "deviations count that learned hyperparameters are uncertain"
 # Starts drawn around each of the best answered points, for climbs to a safer point.

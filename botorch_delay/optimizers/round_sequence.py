@@ -212,8 +212,8 @@ class RoundSequence(TrialObserver):
             raise nothing_to_ask(len(known), exact=True)
         if not known:
             logger.warning(
-                "round %d: every active point is infeasible; going on with what is feasible of the "
-                "domain",
+                "round %d: every active point is infeasible; going on with all feasible points of "
+                "the domain",
                 current.number,
             )
         return {"whole": self.feasible.is_empty}
@@ -234,7 +234,7 @@ class RoundSequence(TrialObserver):
         known = all(trial_id < len(self._ledger) for trial_id in record.trial_ids)
         whole_design = last or record.design_size == current.design_size
         if record.number != current.number or not (known and whole_design):
-            raise StorageError(f"round {record.number} cannot have closed so.")
+            raise StorageError(f"round {record.number} cannot have closed like this.")
         config = self._config
 
         def judged() -> tuple[Surrogate, Answers, RoundBounds]:

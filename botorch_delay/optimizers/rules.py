@@ -196,7 +196,7 @@ class ThompsonSampling(Rule):
         """Refuse drawn answers: given those, samples have the same law as with ``Ignore``."""
         super().check_pending(pending)
         if pending.draws:
-            raise InputError(f"{self!r} draws anyway: use pending=Ignore(), which is the same.")
+            raise InputError(f"{self!r} draws samples itself: use pending=Ignore() instead.")
 
     def check(self, model: RuleModel) -> None:
         """NotSupportedError if paths cannot be exact and BoTorch has no features for the kernel."""

@@ -73,7 +73,7 @@ class Fitting:
         """Use a surrogate that was fitted here or elsewhere, given the data of its event."""
         answers = validation.whole(fitted["answers"], "answers", 0)
         if not self._config.learned or answers > len(self._ledger.values):
-            raise StorageError(f"a fit to {answers} answers, of {len(self._ledger.values)}.")
+            raise StorageError(f"a fit to {answers} of {len(self._ledger.values)} answers.")
         self.surrogate = Surrogate.rebuild(fitted["surrogate"], self._config.domain)
         # The range of the answers then: this process may know of more by now.
         ends = [validation.real(value, "range") for value in fitted["range"]]
@@ -266,7 +266,7 @@ class Run:
                 raise TypeError(f"they are a {type(self.notes).__name__}, not a dict")
             notes = json.dumps(self.notes, allow_nan=False)
             if not _has_text_keys(self.notes):
-                raise TypeError("keys must be strings, as a file makes strings of all others")
+                raise TypeError("keys must be strings, since a file turns others into strings")
         except (TypeError, ValueError, RecursionError) as error:
             raise StorageError(f"notes must be JSON-ready: {error}.") from error
         if notes != self._noted:  # an event, so that another copy's notes do not replace them
@@ -328,7 +328,7 @@ class Run:
                 raise
             except Exception as error:  # whatever a forged event leads to
                 raise StorageError(
-                    f"Stored event {number}, {event.kind}, cannot be: {truncated(error)}"
+                    f"Stored event {number}, {event.kind}, cannot be applied: {truncated(error)}"
                 ) from error
 
     def _apply_decided(self, event: Event) -> None:
@@ -341,7 +341,7 @@ class Run:
                 horizon = validation.whole(horizon, "horizon", 1)
             goes_on = self._finished and horizon == before  # as it was planned
             if not (goes_on or (before and horizon and horizon > before)):
-                raise StorageError(f"a horizon of {before} is extended to {horizon}.")
+                raise StorageError(f"a horizon of {before} cannot be extended to {horizon}.")
             was = self._config.horizon, self._finished
             self._config.horizon, self._finished = horizon, False
             try:  # the last first: only that one can fail, and then no observer has changed

@@ -133,7 +133,7 @@ class ThreDSOptimizer(Optimizer):
     def guarantee(self) -> Guarantee:
         missing = (
             "GP-ThreDS is analysed for answers without delay, and for a random walk on the tree "
-            "with another test than the one of its authors' experiments, which is used here.",
+            "with a test that differs from that of its authors' experiments, which is used here.",
             *self._config.confidence.missing,
         )
         return Guarantee(False, self._config.delta, self._config.confidence.assumptions, missing)

@@ -45,7 +45,7 @@ def check_picture(path: Path) -> None:
     """Refuse a path to which no picture can be drawn."""
     validation.installed("matplotlib", "A picture needs Matplotlib")
     if path.suffix.lower() != ".png" or not os.access(path.parent, os.W_OK):
-        raise InputError(f"The picture must be a .png file in a folder to write to, got {path}.")
+        raise InputError(f"The picture must be a .png file in a writable folder, got {path}.")
 
 
 def new_axes(ax: Any) -> Any:

@@ -52,7 +52,7 @@ def plot_regret(
     ax = new_axes(ax)
     for name, runs in named.items():
         if len({len(run.regret) for run in runs}) != 1:
-            raise InputError(f"The histories of {name!r} must be one or more of equal length.")
+            raise InputError(f"{name!r} must have at least one history, and all of equal length.")
         draw_mean(ax, name, torch.stack([run.regret for run in runs]).numpy())
     ax.set(xlabel="asks", ylabel="cumulative regret")
     ax.legend(frameon=False)

@@ -59,10 +59,10 @@ def test_a_test_of_feasibility_is_asked():
     assert torch.equal(domain.contains(X), X[:, 3] > 0)
     wrong = box(constraints=None)
     wrong.feasible = lambda X: True
-    with pytest.raises(InputTypeError, match="one entry per point"):
+    with pytest.raises(InputTypeError, match="an entry per point"):
         wrong.contains(X)
     wrong.feasible = lambda X: X[:, 3]  # a margin, which is above 0 and below it
-    with pytest.raises(InputTypeError, match=r"torch.float64. Of a margin, return margin >= 0"):
+    with pytest.raises(InputTypeError, match=r"torch.float64. For a margin, return margin >= 0"):
         wrong.contains(X)
 
 

@@ -250,7 +250,7 @@ def test_feasible_is_about_values():
     domain = Space(PAIR, feasible=feasible).domain
     X = domain.from_unit(scattered(100, 3))
     assert domain.contains(X).tolist() == [feasible(v) for v in domain.table(X)]
-    with pytest.raises(InputTypeError, match=r"feasible must say True or False .* got None"):
+    with pytest.raises(InputTypeError, match=r"feasible must return True or False .* got None"):
         Space(PAIR, feasible=lambda params: None).domain.contains(X)
 
 
@@ -272,7 +272,7 @@ def test_an_error_in_feasible_is_told_with_the_parameters_there_are():
 
 def test_an_error_for_what_hardly_any_point_passes_has_no_word_of_how_it_is_searched():
     space = Space(a=Float(0, 1), feasible=lambda params: False)
-    with pytest.raises(EmptyDomainError, match=r"relax them.*passes it\.$"):
+    with pytest.raises(EmptyDomainError, match=r"relax them.*passes\.$"):
         bd.BPEDelayOptimizer(space, 10).ask()
 
 
@@ -459,7 +459,7 @@ def test_values_that_are_not_in_the_space(values, message):
 def test_a_step_may_be_as_long_as_the_range_but_no_longer():
     assert bd.Float(0.1, 0.3, step=0.2).listed() == [0.1, 0.3]
     assert bd.Float(1.1, 1.2, step=0.1).listed() == [1.1, 1.2]
-    with pytest.raises(InputError, match=r"step must fit into low to high, 1\.0 wide"):
+    with pytest.raises(InputError, match=r"step must fit into high - low = 1\.0"):
         bd.Float(0, 1, step=2.0)
 
 
@@ -469,7 +469,7 @@ def test_a_step_may_be_as_long_as_the_range_but_no_longer():
         (lambda: Float(1, 0), InputError, "not be above high"),
         (lambda: Float(0, 1, log=True), InputError, "above 0 on a logarithmic"),
         (lambda: Float(0, 1, step=0), InputError, "step must be above 0"),
-        (lambda: Float(0.1, 1, round=2), InputError, "with log=True"),
+        (lambda: Float(0.1, 1, round=2), InputError, "needs log=True"),
         (lambda: Float(0.1, 1, log=True, step=0.1, round=2), InputError, "without step"),
         (lambda: Float(0.123, 1, log=True, round=2), InputError, "low must have at most the 2"),
         (lambda: Float(0.1, 1, log=True, round=0), InputError, "round must be at least 1"),
@@ -480,12 +480,12 @@ def test_a_step_may_be_as_long_as_the_range_but_no_longer():
         (lambda: Int(0, 2**60), InputError, "at most 9007199254740992"),
         (lambda: Float("0", 1), InputTypeError, "low must be a number, got str '0'"),
         (lambda: Float(0, None), InputTypeError, "high must be a number, got NoneType"),
-        (lambda: Float(0, 1, step=2.0), InputError, "step must fit .* 1.0 wide; got 2.0"),
-        (lambda: Int(0, 1, step=2), InputError, "step must fit .* 1 wide; got 2"),
+        (lambda: Float(0, 1, step=2.0), InputError, "step must fit .* = 1.0, got 2.0"),
+        (lambda: Int(0, 1, step=2), InputError, "step must fit .* = 1, got 2"),
         (lambda: Float(0, math.inf), InputError, "finite"),
         (lambda: Choice([]), InputError, "at least one value"),
         (lambda: Choice("xy"), InputTypeError, "values must be a list"),
-        (lambda: Choice([1.0, math.nan]), InputError, "no NaN"),
+        (lambda: Choice([1.0, math.nan]), InputError, "not contain NaN"),
         (lambda: Choice([1, math.inf], ordered=True), InputError, "finite"),
         (lambda: Choice(["a", "b", "a"]), InputError, "must differ; 'a' and 'a' are equal"),
         (lambda: Choice([[1], [1.0]]), InputError, "must differ"),
@@ -495,11 +495,11 @@ def test_a_step_may_be_as_long_as_the_range_but_no_longer():
         (lambda: Choice([[1], [1]]), InputError, r"must differ; \[1\] and \[1\] are equal"),
         (lambda: Choice([0, 1], ordered=True, log=True), InputError, "ordered numbers above 0"),
         (lambda: Choice([2, 1], log=True), InputError, "ordered numbers above 0"),
-        (lambda: Choice(["a", print]), InputTypeError, "as files can hold; got <built"),
+        (lambda: Choice(["a", print]), InputTypeError, "files can hold them; got <built"),
         (lambda: Choice([{1: "a"}]), InputTypeError, "strings as keys.* got {1: 'a'}"),
         (lambda: Choice([{"tuple": [1]}]), InputTypeError, "got {'tuple': "),
         (lambda: Choice([{"a": 1, "b": 2}, {"b": 2, "a": 1}]), InputError, "must differ"),
-        (lambda: Float(0, 1e300, step=1e-20), InputError, "step must be larger for low to high"),
+        (lambda: Float(0, 1e300, step=1e-20), InputError, "step must be larger for high - low"),
         (lambda: Space({}), InputError, "nothing to search"),
         (lambda: Space(a=Choice([1])), InputError, "nothing to search"),
         (lambda: Space(a=3), InputTypeError, "a Float, an Int or a Choice, got int"),
@@ -509,8 +509,8 @@ def test_a_step_may_be_as_long_as_the_range_but_no_longer():
         (lambda: Space({"a": Int(0, 1)}, a=Int(0, 1)), InputError, "'a' is given twice"),
         (lambda: Space({"": Int(0, 1)}), InputError, "not empty"),
         (lambda: Space(PAIR, feasible=3), InputTypeError, "function of parameters, got int"),
-        (lambda: Space(PAIR, constraints=[({"c": 1.0}, 0.0)]), InputError, "'c'; it must be about"),
-        (lambda: Space(PAIR, constraints=[({"e": 1.0}, 0.0)]), InputError, "'e'; it must be about"),
+        (lambda: Space(PAIR, constraints=[({"c": 1.0}, 0.0)]), InputError, "can vary, .*; got 'c'"),
+        (lambda: Space(PAIR, constraints=[({"e": 1.0}, 0.0)]), InputError, "can vary, .*; got 'e'"),
         (lambda: Space(PAIR, constraints=[({"a": 1.0}, 9.0)]), InputError, "leave nothing"),
         (lambda: Space(PAIR, constraints=["a <= 1"]), InputTypeError, "factors by name"),
         (lambda: Space(PAIR, constraints=3), InputTypeError, "constraints must be a list"),
@@ -587,11 +587,11 @@ def test_bad_files(tmp_path, text, message):
 
 
 def test_slips_in_parameters_are_found_when_they_are_made():
-    with pytest.raises(InputError, match="step must be a whole number, 1 for all"):
+    with pytest.raises(InputError, match="step must be a whole number, 1 to allow all"):
         bd.Int(1, 5, step=None)
     with pytest.raises(InputError, match="the factor of a must be a number"):
         bd.Space(a=bd.Float(0, 1), constraints=[({"a": "1"}, 1)])
-    with pytest.raises(InputError, match="the factor of a name"):
+    with pytest.raises(InputError, match="a factor for at least one name"):
         bd.Space(a=bd.Float(0, 1), constraints=[({}, 1)])
     with pytest.raises(InputError, match="must be a torch"):
         bd.Space(a=bd.Float(0, 1)).domain.params([0.5])
@@ -687,7 +687,7 @@ def test_data_frames_are_points_and_series_their_values():
         ({"a": 0.5, "b": 1, "c": "x"}, 1.0),
         ({"a": 0.25, "b": 2, "c": "y"}, 2.0),
     ]
-    with pytest.raises(InputError, match=r"x\[0\]: Each of .* nothing else does: \['y'\] unknown"):
+    with pytest.raises(InputError, match=r"x\[0\]: params must .* no others: \['y'\] unknown"):
         opt.attach(frame, frame["y"])
     times = pd.Series(np.array(["2020-01-01", "2020-01-02"], "datetime64[ns]"))
     with pytest.raises(InputTypeError, match=r"y\[0\] must be a number, got datetime64"):

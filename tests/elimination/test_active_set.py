@@ -43,7 +43,7 @@ def test_active_sets_know_their_points():
     [[0], torch.tensor([4]), torch.tensor([1, 1]), torch.tensor([1, 0]), torch.tensor([0.0])],
 )
 def test_rows_that_are_none_of_the_set_are_refused(rows):
-    with pytest.raises(InputError, match="from 0 to 3, increasing, each once"):
+    with pytest.raises(InputError, match="from 0 to 3, increasing and without"):
         FiniteActiveSet(FiniteDomain(scattered(4)), rows)
 
 

@@ -193,7 +193,7 @@ def test_noise_is_raised_where_rounding_would_grow_beyond_all_bounds(spread, rec
     for key, x in enumerate(points):
         tracked.update({-1 - key: (x, f[101 + key].item(), 1e-14)})
         assert bool(torch.isfinite(tracked.mean).all())
-    assert "raised where points are chosen" in str(recwarn.pop(NumericsWarning).message)
+    assert "raised for the choice of points" in str(recwarn.pop(NumericsWarning).message)
     near = (grid - 0.4).abs().squeeze(-1) <= spread
     torch.testing.assert_close(tracked.mean[near], f[:101][near], rtol=0.0, atol=0.05)
     assert tracked.mean.abs().max() < 2.0

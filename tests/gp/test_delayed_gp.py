@@ -347,7 +347,7 @@ def test_fantasies_have_a_posterior_each_and_take_no_pending_points():
         lambda: batch.with_answer(P[0], 0.3),
         lambda: bd.MaxVariance(batch),
     ):
-        with pytest.raises(NotSupportedError, match=r"\(2,\); count pending points before"):
+        with pytest.raises(NotSupportedError, match=r"\(2,\); include pending points first"):
             call()
     counted = model.fantasy_model().fantasize(T[:1], sampler)
     expected = make(pending=torch.cat([P, T[:1]])).fantasy_posterior(T).variance

@@ -175,7 +175,7 @@ def ones(x1, x2):
 @pytest.mark.parametrize(
     ("kernel", "error", "message"),
     [
-        (Returning(lambda x1, x2: 7 * ones(x1, x2)), InputError, r"\[1.0\] where k.* is 7.0"),
+        (Returning(lambda x1, x2: 7 * ones(x1, x2)), InputError, r"\[1.0\] at the first.* is 7.0"),
         (Returning(ones, lambda x: x.new_ones(1)), InputError, r"shape \(1,\) for 4 points"),
         (Returning(ones, lambda x: x.new_ones(())), InputError, r"shape \(\) for 4 points"),
         (Returning(lambda x1, x2: ones(x1, x2).float()), InputTypeError, "torch.float32, torch"),

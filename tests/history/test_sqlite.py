@@ -613,9 +613,9 @@ def test_files_that_are_none(tmp_path, stored):
         bd.load(tmp_path)
     text = tmp_path / "notes.txt"
     text.write_text("not a database " * 100)
-    with pytest.raises(StorageError, match="no study"):
+    with pytest.raises(StorageError, match="not a study"):
         bd.load(text)
-    with pytest.raises(StorageError, match="no study"):
+    with pytest.raises(StorageError, match="not a study"):
         make().save(text)
     assert text.read_text().startswith("not a database")
     empty = tmp_path / "empty.db"
@@ -867,9 +867,9 @@ def test_whoever_edits_a_file_does_not_wait_for_itself(tmp_path):
     with bd.editing(path) as edited:
         edited.tell(0, 1.0)
         edited.save(other)
-        with pytest.raises(StorageError, match="what the block does is saved when it ends"):
+        with pytest.raises(StorageError, match="is saved when the editing block ends"):
             edited.save(path)
-        with pytest.raises(StorageError, match="one block will do"), bd.editing(path):
+        with pytest.raises(StorageError, match="already being"), bd.editing(path):
             pass
     assert bd.load(path).trials[0].value == 1.0
     with pytest.raises(InputError, match="overwrite must be True or False"):

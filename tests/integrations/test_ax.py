@@ -418,7 +418,7 @@ def test_another_goal_begins_with_the_results_so_far(tmp_path, caplog, change):
         assert len(opt.trials) == 1
         complete(one, 1)
         assert len(node_of(one).optimizer.attached) == 2
-    assert "runs for another search space or other arguments" in caplog.text
+    assert "runs for another search space or with other arguments" in caplog.text
     assert client.get_next_trials(max_trials=2) == again.get_next_trials(max_trials=2)
 
 

@@ -609,7 +609,7 @@ def test_the_horizon_is_kept_and_nothing_is_lost():
 
 def test_questions_before_there_is_anything_to_say():
     study = make_study(DelaySampler())
-    with pytest.raises(NoAnswerError, match="no trial yet that tells its parameters"):
+    with pytest.raises(NoAnswerError, match="No trial of the study has parameters yet"):
         study.sampler.optimizer(study)
     study.ask(PLANE)
     with pytest.raises(NoAnswerError, match="no answer yet"):
@@ -712,7 +712,7 @@ def test_a_parameter_that_comes_later_is_told(caplog):
     study = make_study(DelaySampler())
     study.optimize(lambda trial: trial.suggest_float("x", 0, 1), 3)
     study.optimize(lambda t: t.suggest_float("x", 0, 1) + t.suggest_float("y", 0, 1), 3)
-    assert caplog.text.count("Not all completed trials have y, so that TPE chooses that") == 1
+    assert caplog.text.count("Not all completed trials have y, so TPE chooses it") == 1
 
 
 def test_a_trial_whose_result_cannot_be_used_does_not_restrict_the_search_space():
@@ -730,7 +730,7 @@ def test_results_without_a_parameter_in_common_are_told(caplog):
     study.optimize(lambda trial: 1.0, n_trials=1)
     assert caplog.text == ""
     study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=3)
-    assert caplog.text.count("is in all completed trials, so that TPE chooses each") == 1
+    assert caplog.text.count("is in all completed trials, so TPE chooses each") == 1
     with pytest.raises(NoAnswerError, match="pass search_space to DelaySampler"):
         study.sampler.recommend(study)
 

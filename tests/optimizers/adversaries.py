@@ -28,8 +28,8 @@ NEVER = 10**6
 # Where evaluations are exact, and all that may be the maximiser have been asked, others are asked
 # of which it is known that they are worse: their regret is no longer bounded, with good reason.
 ALL_KNOWN = (
-    "every active point has its exact value already or is infeasible, so that points are asked "
-    "that bounds had eliminated."
+    "every active point is infeasible or its exact value is known already, so points that bounds "
+    "had eliminated are asked."
 )
 
 

@@ -200,7 +200,7 @@ def test_prices_of_a_wrong_answer_end_the_claim_of_a_budget_and_the_certificate_
     opt.correct(0, right(opt.trials[0]))
     (reason,) = opt.guarantee.missing
     assert "asks were priced" in reason
-    assert reason.endswith("certificate holds all the same.")
+    assert reason.endswith("certificate still holds.")
     certified = opt.certificate.regret
     opt.correct(0, right(opt.trials[0]))  # the same again
     assert opt.certificate.regret == certified

@@ -254,7 +254,7 @@ def test_what_was_not_planned_is_said():
         opt.mark_abandoned(trial)
         trial = opt.ask()
     assert "was given up:" in str(opt.guarantee)
-    assert "certificate holds all the same." in str(opt.guarantee)
+    assert "certificate still holds." in str(opt.guarantee)
     opt = optimizer(problem, norm)
     opt.tell(opt.ask(), 0.1, noise_var=0.5)
     assert "above noise_std squared" in str(opt.guarantee)

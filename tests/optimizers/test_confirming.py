@@ -194,7 +194,7 @@ def test_bad_shares(share):
 
 
 def test_exact_answers_are_not_confirmed():
-    with pytest.raises(InputError, match="Exact"):
+    with pytest.raises(InputError, match="exact evaluations"):
         optimizer(exact=True, noise_var=None)
 
 

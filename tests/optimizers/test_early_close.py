@@ -174,10 +174,10 @@ def test_the_guarantee_names_the_factor_and_what_it_takes():
     ("options", "message"),
     [
         ({"exploit": bd.Exploit(repeat_pending=False)}, "repeat_pending"),
-        ({"delay": bd.NoDelay()}, "wait for nobody"),
+        ({"delay": bd.NoDelay()}, "do not wait"),
         (
             {"exploit": bd.WithinBudget(), "confidence": bd.RKHSConfidence(2.0, 0.1)},
-            "all of their design points",
+            "all their design points",
         ),
     ],
 )
