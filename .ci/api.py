@@ -2,8 +2,8 @@
 
 Usage: python .ci/api.py [--complete] FOLDER
 
-The start page is api.md. What is imported from ``botorch_delay`` has its place on the page of its
-room. Integrations whose packages are not installed are left out; with --complete that is an error.
+The start page is api.md. A name imported from ``botorch_delay`` stands on the page of its room.
+Integrations whose packages are not installed are left out; with --complete that is an error.
 """
 
 import importlib
@@ -24,14 +24,14 @@ import botorch_delay
 from botorch_delay.exceptions import MissingExtraError
 
 ROOMS = "optimizers domains history gp design confidence elimination benchmarks integrations"
-BESIDE = "acquisition delays"  # modules whose names are imported from botorch_delay, too
-# What users import by its module.
+BESIDE = "acquisition delays"  # modules whose names are imported from botorch_delay as well
+# Modules from which users import directly.
 MODULES = "runner study plotting exceptions benchmarks.bench benchmarks.paper benchmarks.suites"
 INTEGRATIONS = ("optuna", "ray", "ax")
 
 
 class Identifiers(HTMLParser):
-    """Ids of a page's elements, which are the names that it describes."""
+    """Collects the ids of a page's elements, which are the names that the page documents."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Identifiers(HTMLParser):
 
 
 def installed_integrations(complete: bool) -> list[str]:
-    """The integrations whose packages are there; the others are named on stderr, or an error."""
+    """The integrations that can be imported; a missing one is named on stderr, or an error."""
     found = []
     for engine in INTEGRATIONS:
         try:
@@ -58,7 +58,7 @@ def installed_integrations(complete: bool) -> list[str]:
 
 
 def names_of(module: ModuleType) -> list[str]:
-    """What a module offers: its ``__all__``, or what it defines without an underscore."""
+    """The public names of a module: its ``__all__``, or what it defines without an underscore."""
     if hasattr(module, "__all__"):
         return list(module.__all__)
     return [
@@ -69,7 +69,7 @@ def names_of(module: ModuleType) -> list[str]:
 
 
 def arrange(engines: list[str]) -> dict[str, list[str]]:
-    """Give every page its names, the optimizer first, and say what they are, by module."""
+    """List the names on every page, the optimizer first, and state in each where to import from."""
     rooms, beside, others = (
         [f"botorch_delay.{name}" for name in names.split()] for names in (ROOMS, BESIDE, MODULES)
     )
@@ -88,7 +88,7 @@ def arrange(engines: list[str]) -> dict[str, list[str]]:
         which = f" ({', '.join(here)})" if here and away else ""
         about = modules[page].__doc__ or ""
         if page in rooms:
-            about = about.partition("\n\n")[0]  # what follows is for maintainers
+            about = about.partition("\n\n")[0]  # the rest is for maintainers
         origin = f"\n\nImported from {' and '.join(found)}{which}." if found else ""
         modules[page].__doc__ = about + origin
     pages["botorch_delay.integrations"] = engines
@@ -105,7 +105,7 @@ def arrange(engines: list[str]) -> dict[str, list[str]]:
 
 
 def linked(pages: dict[str, list[str]]):
-    """Pdoc's filter that makes names to links, which here knows the names of every page."""
+    """Pdoc's filter that turns names into links, for the names of every page."""
     home = {name: page for page, names in pages.items() for name in names if name[0].isupper()}
     home |= dict.fromkeys(["load", "editing"], "botorch_delay.optimizers")
     home |= {"greedy_max_variance": "botorch_delay.design", "simulate": "botorch_delay.benchmarks"}
@@ -128,11 +128,11 @@ def linked(pages: dict[str, list[str]]):
 
 
 def main(folder: Path, complete: bool) -> int:
-    """0 if the pages were built without a warning and are complete."""
+    """Returns 0 if the pages were built without a warning and are complete."""
     warnings.simplefilter("error", UserWarning)
     pages = arrange(installed_integrations(complete))
     pdoc.render.configure(docformat="google", math=True)
-    pdoc.doc_pyi.include_typeinfo_from_stub_files = lambda module: None  # its docstring is no page
+    pdoc.doc_pyi.include_typeinfo_from_stub_files = lambda module: None  # stubs document no page
     pdoc.render.env.filters["linkify"] = linked(pages)
     pdoc.pdoc("botorch_delay", output_directory=folder)
     missing = []

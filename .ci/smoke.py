@@ -1,4 +1,4 @@
-"""Whether an installed package works, away from its source tree."""
+"""Check that an installed package works away from its source tree."""
 
 import pathlib
 

@@ -1,8 +1,8 @@
-"""Execute the notebooks that are named, each in a folder of its own: errors and warnings fail.
+"""Execute the given notebooks, each in a folder of its own; errors and warnings are failures.
 
 Usage: python .ci/tutorials.py [--store] NOTEBOOK...
 
-With --store what they print and draw is kept in them for readers; leave SMOKE_TEST unset then.
+With --store, their outputs are stored in them for readers; leave SMOKE_TEST unset then.
 """
 
 import base64
@@ -17,12 +17,12 @@ from nbclient import NotebookClient
 from nbformat import NotebookNode
 from PIL import Image
 
-HANGS = 600  # seconds for one cell
+HANGS = 600  # most seconds for one cell
 
 
 def execute(notebook: NotebookNode) -> str:
-    """What a notebook writes to stderr; its outputs are renewed."""
-    metadata = notebook.metadata.copy()  # to which the kernel adds its version
+    """Run a notebook, replacing its outputs; returns what it writes to stderr."""
+    metadata = notebook.metadata.copy()  # the kernel adds its version to it
     with tempfile.TemporaryDirectory() as folder:
         client = NotebookClient(
             notebook,
@@ -39,8 +39,8 @@ def execute(notebook: NotebookNode) -> str:
 
 
 def shrink_pictures(notebook: NotebookNode) -> None:
-    """Give every picture a palette of its own, which makes it about three times smaller."""
-    widest = Image.Quantize.MAXCOVERAGE  # keeps what is rare, such as a red cross
+    """Reduce every picture to its own palette, which makes it about three times smaller."""
+    widest = Image.Quantize.MAXCOVERAGE  # keeps rare colours, such as a red cross
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             if "image/png" in output.get("data", {}):
@@ -52,7 +52,7 @@ def shrink_pictures(notebook: NotebookNode) -> None:
 
 
 def main(paths: list[str], store: bool) -> int:
-    """0 if every notebook ran and wrote nothing to stderr."""
+    """Returns 0 if every notebook ran and wrote nothing to stderr."""
     failed = []
     for path in map(Path, paths):
         notebook = nbformat.read(path, as_version=4)

@@ -23,7 +23,7 @@ def rows_of(history: SimulationResult) -> Tensor:
 
 
 def record(trial: Trial) -> dict[str, Any]:
-    """Every field of a trial, and its point, to be compared."""
+    """Every field of a trial, its point included, for comparisons."""
     names = [field.name for field in fields(trial) if field.name != "source"]
     return {name: getattr(trial, name) for name in names} | {"x": trial.x.tolist()}
 
@@ -98,7 +98,7 @@ def sobol_points(domain: BoxDomain, n: int, seed: int) -> Tensor:
 
 
 def plain(state: Any) -> Any:
-    """A state in which every tensor is told by its bytes, for comparisons to the last bit."""
+    """A state with every tensor replaced by its bytes, for comparisons to the last bit."""
     if isinstance(state, Tensor):
         return str(state.dtype), tuple(state.shape), state.cpu().numpy().tobytes()
     if isinstance(state, Mapping):
@@ -109,7 +109,7 @@ def plain(state: Any) -> Any:
 
 
 def global_random_state() -> tuple[Any, ...]:
-    """The state of every generator that a program shares."""
+    """The state of every random generator that a whole program shares."""
     name, keys, *place = np.random.get_state()
     device = torch.cuda.get_rng_state() if torch.cuda.is_available() else torch.empty(0)
     own = [state.numpy().tobytes() for state in (torch.get_rng_state(), device)]

@@ -31,7 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """With -n a process gets tests that stand together, which share what fixtures have made."""
+    """With -n, give each process adjacent tests, so that they share what fixtures have made."""
     if config.getoption("numprocesses", None) and config.option.dist == "no":
         config.option.dist = "worksteal"
 
@@ -39,7 +39,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     scale.small = config.getoption("--scale") == "small"
     if config.getoption("numprocesses", None):
-        return  # others play the tests: this process need not import what takes seconds
+        return  # the workers run the tests: this process need not spend seconds on imports
     import torch
     from hypothesis import settings
 
@@ -50,14 +50,14 @@ def pytest_configure(config: pytest.Config) -> None:
     # The problems are small; more threads would only wait for each other on a busy machine.
     torch.set_num_threads(1)
     if config.getoption("--simulated-cuda"):
-        import simulated_cuda  # noqa: F401  # before autograd counts the devices
+        import simulated_cuda  # noqa: F401  # must come before autograd counts the devices
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     import torch
 
     if config.getoption("--simulated-cuda"):
-        # No others: autograd has a thread for the device, which forked processes cannot have.
+        # Deselect the others: autograd now has a device thread, which forked processes cannot have.
         others = [item for item in items if "cuda" not in item.keywords]
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if "cuda" in item.keywords]
@@ -69,7 +69,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(autouse=True)
 def device(request: pytest.FixtureRequest) -> Iterator[Record | None]:
-    """The simulated device, if there is to be one."""
+    """The simulated device, or None without --simulated-cuda."""
     if not request.config.getoption("--simulated-cuda"):
         yield None
         return

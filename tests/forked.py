@@ -1,4 +1,4 @@
-"""Programs in processes of their own, which need not import again what the tests have."""
+"""Programs in forked processes, which need not import again what the tests have imported."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CONTEXT = multiprocessing.get_context("fork")
 
 @contextmanager
 def forked(program: Callable[..., Any], *arguments: Any) -> Iterator[tuple[BaseProcess, TextIO]]:
-    """A process that calls a function, in a group of its own, and what it prints."""
+    """A process that calls a function, in a process group of its own, and what it prints."""
     reading, writing = os.pipe()
     process = CONTEXT.Process(target=_call, args=(writing, program, arguments))
     process.start()
@@ -25,7 +25,7 @@ def forked(program: Callable[..., Any], *arguments: Any) -> Iterator[tuple[BaseP
         with os.fdopen(reading) as printed:
             yield process, printed
     except BaseException:
-        process.kill()  # or the tests would wait for it as they end
+        process.kill()  # or the tests would wait for it when they end
         raise
     finally:
         process.join()
@@ -33,7 +33,7 @@ def forked(program: Callable[..., Any], *arguments: Any) -> Iterator[tuple[BaseP
 
 def _call(writing: int, program: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     os.setsid()
-    # Where the tests run in the background the shell has told them to ignore it.
+    # A shell that runs the tests in the background makes them ignore SIGINT.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with os.fdopen(writing, "w", buffering=1) as sys.stdout:
         program(*arguments)

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-PATIENCE = 120.0  # seconds to wait for what always comes, at last
+PATIENCE = 120.0  # seconds to wait for something that is sure to come
 
 
 def quadratic(x: Tensor) -> float:
@@ -63,19 +63,19 @@ def hangs_at_zero(x: Tensor) -> float:
     return quadratic(x)
 
 
-class Unspeakable(Exception):  # noqa: N818  # no error
-    """Even its message raises."""
+class Unspeakable(Exception):  # noqa: N818  # not named an error
+    """An exception whose message cannot be formatted."""
 
     def __str__(self) -> str:
         raise ValueError("no words")
 
 
 class Leaves(BaseException):
-    """Nothing that ``except Exception`` would catch."""
+    """An exception that ``except Exception`` does not catch."""
 
 
 class Faulty:
-    """Goes wrong in one way right of the middle."""
+    """Fails in a given way right of the middle."""
 
     RAISED: ClassVar[dict[str, BaseException]] = {
         "raises": RuntimeError("out of memory"),
@@ -112,7 +112,7 @@ class Faulty:
 
 
 class DiesWhenTold:
-    """At one point it waits for a word and kills its worker; elsewhere it answers at once."""
+    """Waits for a word at one point, then kills its worker; elsewhere it answers at once."""
 
     WORD = b"die"
 
@@ -123,14 +123,14 @@ class DiesWhenTold:
 
     def __call__(self, x: Tensor) -> float:
         if float(x[0]) == self.at:
-            # One word: the end of all of them may never be seen where they are written in a loop.
+            # Read one word, not to the end: where words are written in a loop, it may never show.
             with self.pipe.open("rb", buffering=0) as pipe:
                 pipe.read(len(self.WORD))
             os.kill(os.getpid(), signal.SIGKILL)
         return quadratic(x)
 
     def let_it_die(self, ready: Callable[[], bool] = lambda: True) -> None:
-        """Called in the parent; returns when the worker has come to that point, and ``ready``."""
+        """For the parent: when the worker waits at its point and ``ready`` holds, let it die."""
         with self.pipe.open("wb") as pipe:
             while not ready():
                 threading.Event().wait(0.01)
@@ -140,7 +140,7 @@ class DiesWhenTold:
 class ReturnsOnce:
     """The first call returns; the others wait for ``released``. For threads of this process.
 
-    Copies of the last one that was made share its state.
+    Copies share the state of the instance that was made last.
     """
 
     calls: ClassVar[Iterator[int]]
@@ -167,7 +167,7 @@ class Counted:
 
 
 class KillsOneWorker:
-    """Takes the first worker that comes to its right half down, and never again."""
+    """Kills the first worker that comes to its right half, and never another."""
 
     def __init__(self, folder: Path) -> None:
         self.signal = folder / "killed"

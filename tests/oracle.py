@@ -1,4 +1,4 @@
-"""Naive dense references: the formulas as they are written, nothing reused, nothing fast.
+"""Naive dense references: formulas as they are written, with nothing reused or sped up.
 
 Kernels are evaluated from coordinate differences in NumPy; posteriors solve the full system;
 the design rebuilds the posterior for every pick; Algorithm 1 is transcribed line by line.
@@ -93,7 +93,7 @@ def bounds(
     delta: float,
     tight: bool,
 ) -> tuple[Array, Array]:
-    """Lemma 1, or bias and noise apart."""
+    """The bounds of Lemma 1, or with bias and noise apart."""
     mean, variance, z = posterior(k, X, y, noise_var, at)
     tail = math.sqrt(2 * math.log(1 / delta))
     sigma = np.sqrt(variance.clip(0))

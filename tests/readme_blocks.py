@@ -8,12 +8,12 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 GUIDES = {path.stem: path for path in sorted((ROOT / "tutorials" / "guides").glob("*.md"))}
 PAGES = {"README": ROOT / "README.md", **GUIDES}
-# Not among what the tests need: the tests of these integrations run the pages of the same name.
+# Their packages are not test requirements: each integration's own tests run its page.
 ENGINES = ("ax", "ray")
 
 
 def fenced(page: str) -> list[tuple[str, str]]:
-    """Every block of a page, in order: what stands behind its opening fence, and its text."""
+    """Every block of a page, in order: what follows its opening fence, and its text."""
     text = PAGES[page].read_text(encoding="utf-8")
     return re.findall(r"^```([^\n]+)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 

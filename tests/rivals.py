@@ -17,7 +17,7 @@ TIE = 1e-8
 
 
 def first_of_largest(scores: Array, scale: float = 0.0) -> int:
-    """The tie rule: the lowest index that is equal to the largest up to rounding."""
+    """The tie rule: the lowest index whose score equals the largest up to rounding."""
     top = scores.max()
     return int(np.flatnonzero(scores >= top - TIE * max(abs(top), scale))[0])
 

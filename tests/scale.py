@@ -9,7 +9,7 @@ small = False  # set by conftest before any test is collected
 
 
 def repeats(full: int, few: int) -> int:
-    """A number of repeats."""
+    """How many repeats: ``full``, or ``few`` with ``--scale small``."""
     return few if small else full
 
 

@@ -41,10 +41,10 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 _Generator = torch.Generator
 _CUDA, _CPU, _NAMES = torch.device("cuda", 0), torch.device("cpu"), ("cuda", "simcuda")
-_OTHER = 0x5DEECE66D  # what seeds of the device are mixed with
-_SOURCE = {"_to_copy": 0, "copy_": 1, "fill_": 1}  # of copies: which argument is copied
+_OTHER = 0x5DEECE66D  # mixed into seeds, so that devices differ
+_SOURCE = {"_to_copy": 0, "copy_": 1, "fill_": 1}  # position of the source argument of copies
 _INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_"}
-# Beside the pointwise operations these take a tensor of dimension 0 of the CPU.
+# Besides the pointwise operations these accept a CPU tensor of dimension 0.
 _SCALARS = {"masked_fill", "index_fill", "floor_divide", "__and__", "__or__", "__xor__"}
 _PRODUCTS = {"mm", "mv", "dot", "bmm", "addmm", "addmv", "baddbmm"}
 _CHECKED = {"_linalg_check_errors", "_linalg_eigh", "_linalg_svd", "linalg_eig", "multinomial"}
@@ -84,7 +84,7 @@ class Record:
 
 
 _record = Record("")
-_numbers = _Generator().manual_seed(0).get_state()  # of the device's global generator
+_numbers = _Generator().manual_seed(0).get_state()  # state of the device's global generator
 
 
 def _set_numbers(state: Tensor, device: object = None) -> None:
@@ -100,7 +100,7 @@ def _always(value: object) -> Any:
     return lambda *args, **kwargs: value
 
 
-# What takes the place of functions of torch.cuda.
+# Replacements for functions of torch.cuda.
 _RUNTIME = {"is_available": _always(True), "device_count": _always(1), "current_device": _always(0)}
 _RUNTIME |= {"is_initialized": _always(True), "_is_in_bad_fork": _always(False)}
 _RUNTIME |= {"get_device_name": _always("simulated"), "synchronize": _always(None)}
@@ -234,7 +234,7 @@ def _check(func: Any, name: str, args: Any, leaves: list[Tensor], there: list[Te
     here = [leaf for leaf in leaves if not isinstance(leaf, CudaTensor)]
     if not here or not there or name in _SOURCE:
         return
-    if name in _INDEXING:  # rows of the CPU index both; values of dimension 0 lie anywhere
+    if name in _INDEXING:  # CPU rows may index both; 0-dim. values may lie anywhere
         rest = tree_leaves(args[2:3] if isinstance(args[0], CudaTensor) else args[1:3])
         others = [leaf for leaf in rest if isinstance(leaf, Tensor)]
         refused = any(leaf.dim() and leaf.device != args[0].device for leaf in others)
@@ -291,7 +291,7 @@ class _Calls(TorchFunctionMode):
         if func is Tensor.cuda:
             func, args = Tensor.to, (args[0], _INSIDE)
         if func is Tensor.__setitem__ and isinstance(args[0], CudaTensor):
-            row, value = args[1:]  # of a number CUDA makes a tensor of the CPU first
+            row, value = args[1:]  # CUDA first makes a CPU tensor of a number
             if isinstance(value, bool | int | float):
                 args = (args[0], row, torch.scalar_tensor(value, dtype=args[0].dtype))
         kwargs = {key: _translated(value) for key, value in kwargs.items()}
@@ -305,7 +305,7 @@ def _translated(value: object) -> object:
 
 @contextmanager
 def _modes() -> Iterator[None]:
-    """What each thread has for itself."""
+    """Modes, which are set per thread."""
     lifting = torch._C._only_lift_cpu_tensors()
     torch._C._set_only_lift_cpu_tensors(True)  # so that torch.tensor(..., device=) is seen
     try:
@@ -317,7 +317,7 @@ def _modes() -> Iterator[None]:
 
 @contextmanager
 def simulated_cuda(package: str = "botorch_delay") -> Iterator[Record]:
-    """A simulated CUDA device; places are told by the lines of ``package``."""
+    """A simulated CUDA device; places of waits are lines of ``package``."""
     global _record
     before, run = _record, threading.Thread.run
 

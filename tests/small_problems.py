@@ -8,7 +8,7 @@ from botorch_delay.domains.finite import FiniteDomain
 
 
 def arms():
-    """A full grid with a category: the kernel is learned."""
+    """A full grid with a category and a learned kernel."""
     axes = torch.tensor([0.0, 1.0, 2.0]), torch.tensor([1.0, 10.0, 100.0]), torch.tensor([0.0, 1.0])
     points = torch.cartesian_prod(*axes).double()
     domain = FiniteDomain(points, names=["a", "b", "c"], log_dims=[1], cat_dims=[2])

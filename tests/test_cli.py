@@ -107,7 +107,7 @@ def test_whatever_goes_wrong_is_one_line_and_exit_code_1(capsys, monkeypatch):
 
 
 def test_the_demo_runs_resumes_and_reports(tmp_path, capsys, monkeypatch):
-    """In this process: the command as a user calls it is played by the heavy tests."""
+    """In this process; the heavy tests run the command as a user does."""
     monkeypatch.setattr(demo, "spawned_pool", ThreadPoolExecutor)
     monkeypatch.setattr(demo, "LANDMARKS", 30)
     monkeypatch.setattr(demo, "SLOWNESS", 1.0)
@@ -167,7 +167,7 @@ def test_the_demo_survives_being_killed(tmp_path):
             query = "SELECT id, value FROM trials WHERE state = 'completed'"
             try:
                 return dict(db.execute(query).fetchall())
-            except sqlite3.OperationalError:  # not yet there, or being written
+            except sqlite3.OperationalError:  # missing, or being written
                 return {}
 
     kills = [(4, signal.SIGINT), (1, signal.SIGKILL), (9, signal.SIGINT), (15, signal.SIGKILL)]
@@ -177,10 +177,10 @@ def test_the_demo_survives_being_killed(tmp_path):
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
-            # Where the tests run in the background the shell has told them to ignore it.
+            # A shell that runs the tests in the background makes them ignore SIGINT.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         ) as process:
-            # One more than before: not while it still imports, where an interrupt may be lost.
+            # Wait for a new answer: an interrupt while the process imports may be lost.
             enough = max(stop_after, len(told) + 1)
             while len(answers()) < enough and process.poll() is None:
                 with contextlib.suppress(subprocess.TimeoutExpired):
@@ -188,7 +188,7 @@ def test_the_demo_survives_being_killed(tmp_path):
             if process.poll() is None:
                 os.killpg(process.pid, how)
             out, err = process.communicate()
-        if process.returncode == 0:  # it was quicker than we
+        if process.returncode == 0:  # it finished before the interrupt
             assert b"recommended" in out
         elif how is signal.SIGINT:
             assert process.returncode == cli.INTERRUPTED

@@ -1,4 +1,4 @@
-"""The same on a CUDA device as on the CPU; on a simulated device where there is no other."""
+"""Results on a CUDA device equal the CPU's; without one, a simulated device is used."""
 
 import copy
 import pickle
@@ -36,7 +36,7 @@ def box(device):
     return bd.BoxDomain(UNIT.to(device))
 
 
-# What draws random numbers, or calls libraries that do; the golden traces have the rest.
+# Modes that draw random numbers, or call libraries that do; the golden traces have the rest.
 MODES = {
     "Thompson samples, Matern, set": lambda device: bd.AcquisitionOptimizer(
         points(device, 5_001),
@@ -306,7 +306,7 @@ def test_a_copy_to_the_device_is_not_waited_for(device):
     assert values.dtype is sent_points.dtype is torch.float32
     assert all(X.is_cuda for X in (values, rows, moved_rows, sent_points))
     assert sent(values, torch.zeros(1, dtype=torch.double)).tolist() == [[1.0], [2.0]]
-    assert device.count() == 1  # the other way waits
+    assert device.count() == 1  # copying to the CPU waits
 
 
 def space(kind):

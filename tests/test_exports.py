@@ -105,7 +105,7 @@ def test_nothing_prints_and_nothing_pickles_data():
 
 
 def test_the_page_for_maintainers_names_what_there_is():
-    """The rooms and their central types are where the package's docstring says."""
+    """The rooms and their central types exist as the package's docstring says."""
     rooms = re.findall(r"^\* (.*?)(?=^\* |^The path)", bd.__doc__, flags=re.M | re.S)
     assert len(rooms) == 8
     for text in rooms:

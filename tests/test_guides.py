@@ -1,8 +1,8 @@
 """The README and the guides do what they show.
 
-Of each page the blocks run in order, in one namespace and a folder of their own. A block of text
-behind one of Python is what that prints. A block whose fence names a file is written to it. Lines
-of ``sh`` are run, those of ``console`` only have to be commands that there are.
+The blocks of a page run in order, in one namespace and a folder of their own. A text block that
+follows Python is what that prints. A block whose fence names a file is written to it. Lines of
+``sh`` are run; those of ``console`` only have to name commands that exist.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ every_page = pytest.mark.parametrize("page", PAGES)
 
 
 def is_set_up(line):
-    """Whether it is one of the two commands that the checks run in a fresh environment."""
+    """Whether it is one of the two set-up commands, which ``.ci/run`` runs from nothing."""
     return "venv" in line
 
 
@@ -35,7 +35,7 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
     if page in ("many_workers", "optuna"):
         pytest.importorskip("optuna")
     monkeypatch.chdir(tmp_path)
-    # Taken out again afterwards: the benchmark's own tests may come later.
+    # Removed again afterwards: the benchmark's own tests may run later.
     monkeypatch.setitem(PROBLEMS, "ridge", None)
     namespace = {"__name__": page}
     printed = ""
@@ -45,7 +45,7 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
             if file:
                 (tmp_path / file).write_text(text, encoding="utf-8")
             elif language == "python":
-                capsys.readouterr()  # what commands have printed
+                capsys.readouterr()  # output of commands
                 exec(compile(text, f"{page}, block {number}", "exec"), namespace)
                 printed = capsys.readouterr().out
             elif language == "text":

@@ -1,4 +1,4 @@
-"""What designs, posteriors on candidates and bounds hold at once, against the stated formulas."""
+"""Peak memory of designs, posteriors on candidates and bounds, against the stated formulas."""
 
 from itertools import pairwise
 
@@ -17,16 +17,16 @@ from botorch_delay.gp.posterior import Data, Posterior
 
 DOUBLE = 8
 DIM = 3
-# Vectors of N numbers beside what the formulas name: copies of the points, sums, masks.
+# Allowed beyond the formulas, in vectors of N numbers: copies of the points, sums, masks.
 VECTORS = 4 * DIM + 16
 
 
 class Allocations(TorchDispatchMode):
-    """Follows the memory of all tensors that are made inside.
+    """Tracks the memory of all tensors that are made inside.
 
     Attributes:
-        largest: of one tensor, in numbers of double precision.
-        most: of all at once, likewise.
+        largest: size of the largest tensor, in double-precision numbers.
+        most: largest total of all tensors at once, in the same unit.
     """
 
     def __init__(self):

@@ -175,7 +175,7 @@ def test_the_timeline_of_workers():
 
 
 def mixed(maximize=True, answers=8):
-    """A run on a box with every kind of column, of which two trials are running."""
+    """A run on a box with every kind of column, with two trials in flight."""
     bounds = torch.tensor([[1e-4, 1.0, 0.0, 0.0], [1e-1, 6.0, 2.0, 1.0]], dtype=torch.double)
     lists = {"discrete_dims": {1: [1, 2, 6]}, "cat_dims": {2: [0, 1, 2]}}
     names = ["rate", "layers", "kind", "drop"]
@@ -397,7 +397,7 @@ def test_certificates_are_drawn_for_several_norms_but_those_that_are_refuted():
         noise_var=0.01,
         rule=bd.CertifyingUCB(2.0, 0.1),
     )
-    for _ in range(12):  # of norm 2: twice the kernel at one point
+    for _ in range(12):  # twice the kernel at one point: norm 2
         trial = opt.ask()
         opt.tell(trial, 2.0 * float(torch.exp(-0.5 / 0.4**2 * (trial.x[0] - 0.3) ** 2)))
     ax = plotting.plot_certificates(opt, 2.0, 0.1, factors=(0.25, 1.0))
@@ -416,7 +416,7 @@ def test_a_line_of_certificates_ends_at_its_first_refutation():
     for trial in early:
         opt.tell(trial, (9.0 * trial.x).sin().item())
     last = opt.ask(152)[-1]
-    opt.tell(last, (9.0 * last.x).sin().item())  # 160 asks have noise by then
+    opt.tell(last, (9.0 * last.x).sin().item())  # the noise bound now allows for 160 asks
     past, now = opt.certify(2.0, 0.1, asks=8), opt.certify(2.0, 0.1)
     assert past.refuted
     assert not now.refuted

@@ -106,7 +106,7 @@ def test_as_many_run_at_once_as_may(threads):
     opt = make()
     run(opt, objective, threads, 30, 3, progress=False)
     assert max(most) == 3
-    assert states(opt) == [TrialState.COMPLETED] * 30  # they have met
+    assert states(opt) == [TrialState.COMPLETED] * 30  # nobody waited in vain
 
 
 def test_an_exception_is_a_failed_trial_with_its_message(threads):
@@ -267,7 +267,7 @@ def test_a_store_of_another_study_is_refused(tmp_path, threads):
 
 @pytest.fixture
 def heeds_ctrl_c():
-    """This process as in the foreground: in the background the shell has it ignore SIGINT."""
+    """Makes Ctrl-C interrupt this process; a background shell would have it ignore SIGINT."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -278,7 +278,7 @@ def ignores_ctrl_c():
 
 
 def program(folder, signals=0, how=None):
-    """A run that tells what it is told, and sends its own group a signal after so many trials."""
+    """A run that prints what it is told, and signals its own group after ``signals`` trials."""
     told = []
 
     def tell(optimizer, trial):
@@ -465,7 +465,7 @@ def test_a_store_is_used_by_one_run_at_a_time(tmp_path, threads):
 
 
 def test_a_result_that_was_told_is_kept_by_no_name():
-    # A cluster keeps it, and evaluates it again if it is lost, as long as its future is there.
+    # While its future exists, a cluster keeps a result, and evaluates it again if it is lost.
     opt, gone, futures, seen = make(), threading.Event(), [], []
 
     class Executor(ThreadPoolExecutor):
@@ -689,7 +689,7 @@ def test_where_it_is_not_known_who_broke_a_pool_the_reasons_say_so(processes, mo
 
 
 def test_a_trial_that_waits_for_a_worker_of_a_broken_pool_is_evaluated(tmp_path):
-    # One worker, and the trial behind the one that kills it has not begun.
+    # The pool has one worker; the trial behind the one that kills it has not begun.
     context = multiprocessing.get_context("fork")
     opt, objective = make(n=11, horizon=12), objectives.KillsOneWorker(tmp_path)
     with ProcessPoolExecutor(1, mp_context=context) as pool:
@@ -700,7 +700,7 @@ def test_a_trial_that_waits_for_a_worker_of_a_broken_pool_is_evaluated(tmp_path)
 
 
 def test_an_answer_that_is_there_when_the_pool_breaks_is_told(tmp_path):
-    # Trial 0 dies while trial 2 is done already and the loop is busy with trial 1.
+    # Trial 0's worker dies when trial 2 is done and the loop is still busy with trial 1.
     opt = make(n=400)
     first = bd.greedy_max_variance(se(0.3), opt.domain.points, 1e-4, 1).item()
     objective = objectives.DiesWhenTold(opt.domain.points[first].item(), tmp_path)
@@ -792,7 +792,7 @@ def test_pebble_kills_an_evaluation_that_takes_too_long():
         run(opt, objectives.hangs_at_zero, pool, 20, 2, timeout=0.5, **options)
     hung = [t for t in opt.trials if t.x.item() == 0.0]
     assert len(hung) == 3  # asked again at most twice
-    # On a machine that is busy enough another one may take too long as well.
+    # On a busy machine another trial may time out as well.
     assert {t.reason for t in opt.trials if t.value is None} == {"timed out after 0.5 seconds"}
     assert TrialState.COMPLETED in states(opt)
 
@@ -995,7 +995,7 @@ def test_parameters_travel_to_processes(processes):
     "objective",
     [
         lambda: 0.0,
-        lambda x: 0.0,  # would get the dict under the name of one parameter
+        lambda x: 0.0,  # its one parameter would get the dict
         lambda x, actt="relu": 0.0,
         lambda first, second: 0.0,
         lambda x, act, more: 0.0,
@@ -1085,11 +1085,11 @@ def test_a_store_that_cannot_be_written_any_more_loses_no_evaluation(tmp_path, t
             progress=False,
         )
     assert "the store cannot be written" in caplog.text
-    assert len(evaluated) <= 7  # those in flight, and no more
+    assert len(evaluated) <= 7  # only those that were in flight
     assert opt.pending == []
     told = [t.id for t in opt.trials if t.state is TrialState.COMPLETED]
     assert sorted(told) == sorted(evaluated)
-    # The one trial that no worker got, if one was asked.
+    # A trial that was asked but reached no worker.
     assert sum(t.state is TrialState.ABANDONED for t in opt.trials) <= 1
 
 
@@ -1116,7 +1116,7 @@ def test_a_file_in_use_by_a_run_takes_no_other_optimizer_of_the_program(tmp_path
         other.attach(line(21)[:1], torch.tensor([0.5], dtype=torch.double))
         with pytest.raises(StorageError, match=r"A run uses .*study\.db; the file was left"):
             other.save(path)
-        optimizer.save(path)  # the run's own may
+        optimizer.save(path)  # the run itself may
         refused.append(trial.id)
 
     opt = make()
@@ -1138,7 +1138,7 @@ def test_a_run_waits_for_an_edit_that_has_begun(tmp_path, threads):
             leave.wait(60.0)
             optimizer.notes["from"] = "elsewhere"
 
-    def begin(*arguments, **options):  # the edit ends only now, with the file locked until then
+    def begin(*arguments, **options):  # end the edit only now, after the run met the lock
         leave.set()
         return transaction(*arguments, **options)
 
@@ -1208,7 +1208,7 @@ def test_a_value_that_is_warned_of_counts_where_warnings_are_errors(threads, cap
     def objective(x):
         return 1e9 if len(opt.trials) == 12 else objectives.quadratic(x)
 
-    run(opt, objective, threads, 14, 1, progress=False)  # pytest makes errors of warnings
+    run(opt, objective, threads, 14, 1, progress=False)  # warnings would be errors
     assert states(opt) == [TrialState.COMPLETED] * 14
     assert "lies far from all" in caplog.text
 
@@ -1264,5 +1264,5 @@ def test_nobody_waits_for_a_locked_file_for_ever(threads, tmp_path, monkeypatch)
 
 
 def test_a_bar_knows_the_terminal():
-    assert workers._Unfailing(sys.stderr) in (sys.stderr, None)  # as tqdm asks
+    assert workers._Unfailing(sys.stderr) in (sys.stderr, None)  # a comparison that tqdm makes
     assert workers._Unfailing(sys.stderr) != sys.stdout

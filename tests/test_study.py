@@ -234,7 +234,7 @@ def test_settings_outside_of_a_box_and_combinations_are_warned_of():
     with pytest.warns(OutsideWarning, match="or feasible: heat = 1, steps = 1"):
         bd.RandomOptimizer(arms).attach({"heat": 1.0, "steps": 1.0}, 1.0)
     bd.RandomOptimizer(arms).attach({"heat": 1.0, "steps": 0.0}, 1.0)
-    bd.RandomOptimizer(arms).attach(torch.ones(2, dtype=torch.double), 1.0)  # a program's
+    bd.RandomOptimizer(arms).attach(torch.ones(2, dtype=torch.double), 1.0)  # tensors: no warning
 
 
 def test_plot_draws_a_page(study, tmp_path):
@@ -348,7 +348,7 @@ def test_the_round_names_whom_it_waits_for(study):
 def test_show_forecasts_the_round_and_names_late_trials(study):
     study("ask", "study.db", "-n", 1)
     shown = json.loads(study("show", "study.db", "--json")[1])
-    assert shown["forecast"] is None  # nothing to tell from
+    assert shown["forecast"] is None  # no delays to forecast from
     assert shown["overdue"] == []
     with bd.editing("study.db") as opt:
         for _ in range(14):
@@ -522,13 +522,13 @@ def test_arms_may_be_words_and_have_units(command, tmp_path):
     assert domain.log_dims == (1,)
     assert domain.columns.units == {"dose": "mg"}
     assert domain.params(domain.points[1]) == {"acid": "malic", "dose": 10}
-    # What the table tells need not be repeated.
+    # What the table of arms says need not be repeated.
     table = '[parameters.dose]\nlog = true\nunit = "mg"\n[parameters.acid]\nunit = "-"'
     (tmp_path / "space.toml").write_text(f'arms = "arms.csv"\n{table}')
     again = read_space(tmp_path / "space.toml")
     assert again.parameters["dose"] == domain.columns.parameters["dose"]
     assert again.parameters["acid"] == bd.Choice(["citric", "malic"], unit="-")
-    # A column of mixed cells is told.
+    # A column of mixed cells is reported.
     (tmp_path / "arms.csv").write_text("acid,dose\ncitric,1\nmalic,10\ncitric,full\n")
     with pytest.raises(InputError, match=r"arms.csv, line 4 has dose = 'full', where most"):
         read_space(tmp_path / "space.toml")
@@ -908,7 +908,7 @@ def test_no_table_of_somebody_else_is_replaced(tmp_path):
     write_results(opt, path)
     for _ in range(4):
         opt.tell(opt.ask(), 1.0)
-    assert write_results(opt, str(path)) == 4  # its own is
+    assert write_results(opt, str(path)) == 4  # it may replace its own table
     other = tmp_path / "other.csv"
     other.write_text("dose,value\n0.5,1_5\n")
     with pytest.raises(InputError, match="not a table of this study's results"):

@@ -58,14 +58,14 @@ def test_they_are_valid(path):
 
 @every_notebook
 def test_they_hold_what_they_print_and_draw(path):
-    """Executed in order, by ``.ci/tutorials.py --store``, and small enough for a repository."""
+    """Outputs come from a run in order, stored by ``.ci/tutorials.py --store``, and are small."""
     assert path.stat().st_size < 400_000
     code = [cell for cell in cells(path) if cell["cell_type"] == "code"]
     assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
     outputs = [output for cell in code for output in cell["outputs"]]
     pictures = [o["data"]["image/png"] for o in outputs if "image/png" in o.get("data", {})]
     assert pictures
-    assert max(map(len, pictures)) < 80_000  # of 60 kB each, in base 64
+    assert max(map(len, pictures)) < 80_000  # 60 kB each, in base 64
     for output in outputs:
         assert output["output_type"] in ("display_data", "execute_result", "stream")
         assert output.get("name") != "stderr"

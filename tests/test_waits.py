@@ -1,4 +1,4 @@
-"""How often an ask, a tell, a design and a fit wait for a device; ``waits.py`` prints the table."""
+"""How often asks, tells, designs and fits wait for a device; ``waits.py`` prints the table."""
 
 import pytest
 from cases import scattered, se

@@ -23,7 +23,7 @@ from objectives import quadratic
 
 import botorch_delay as bd
 
-if TYPE_CHECKING:  # imported, it would take the place of a real device in autograd
+if TYPE_CHECKING:  # at run time it would replace a real device in autograd
     from simulated_cuda import Record
 
 IN_FLIGHT = 4
@@ -47,10 +47,10 @@ class Mode:
 
     Attributes:
         make: the optimizer.
-        ask: in a typical ask.
-        most: in any ask: where all is made anew, a round ends or a kernel is learned.
-        tell: in any tell.
-        attached: results that there are at first, so that not every other ask learns a kernel.
+        ask: most waits of a typical ask.
+        most: most waits of any ask: where all is rebuilt, a round ends or a kernel is learned.
+        tell: most waits of any tell.
+        attached: results attached at first, so that not every other ask learns a kernel.
     """
 
     make: Callable[[], bd.Optimizer]
@@ -64,7 +64,7 @@ BOUNDS = bd.RKHSConfidence(2.0, 0.1)
 MODES = {
     "set, rule, kernel given": Mode(lambda: bd.AcquisitionOptimizer(points(), **given())),
     "set, rounds, kernel given": Mode(lambda: bd.BPEDelayOptimizer(points(), 60, **given())),
-    # The design of a round counts what was attached before it, one result at a time.
+    # A round's design takes in what was attached before it, one result at a time.
     "set, rounds, kernel learned": Mode(
         lambda: bd.BPEDelayOptimizer(points(), 60), ask=5, most=90, attached=30
     ),
@@ -85,7 +85,7 @@ MODES = {
         lambda: bd.AcquisitionOptimizer(
             points(), **given(rule=bd.BotorchRule(UpperConfidenceBound, beta=4.0))
         ),
-        ask=25,  # a model of BoTorch's is made anew, with its checks
+        ask=25,  # a BoTorch model is rebuilt and checked
     ),
     "set, thresholds": Mode(lambda: bd.ThreDSOptimizer(points(), **given(confidence=BOUNDS))),
     "set, queued": Mode(lambda: bd.QueuedOptimizer(bd.AcquisitionOptimizer(points(), **given()))),
@@ -111,12 +111,12 @@ MODES = {
 
 @dataclass
 class Waits:
-    """What one run waited.
+    """How often one run waited for the device.
 
     Attributes:
-        asks: for each ask.
-        tells: for each tell.
-        places: of the asks of the second half that waited no more than the median.
+        asks: waits of each ask.
+        tells: waits of each tell.
+        places: where asks of the second half waited that waited no more often than the median.
     """
 
     asks: list[int]
@@ -134,7 +134,7 @@ class Waits:
 
 
 def played(mode: Mode, gpu: Record, n: int) -> Waits:
-    """A run of so many asks on the simulated device, some trials always in flight."""
+    """A run of ``n`` asks on the simulated device, with some trials always in flight."""
     optimizer, running = mode.make(), []
     if mode.attached:
         X = scattered(mode.attached, 3)

@@ -114,7 +114,7 @@ def test_the_numbers_of_a_cell_follow_from_a_simulation_and_the_truth(made):
     mean = np.mean([finals["random", seed] for seed in "01"])
     pairs = [finals["random", seed] - finals["bpe-delay", seed] for seed in "01"]
     text = f"| random | {number(mean)} [{number(min(pairs), sign=True)}, "
-    text += f"{number(max(pairs), sign=True)}] |"  # of two pairs the interval is their range
+    text += f"{number(max(pairs), sign=True)}] |"  # with two pairs the interval is their range
     assert text in made.report.read_text()
 
 
@@ -173,7 +173,7 @@ def test_parts_make_the_whole(made, tmp_path):
 
 
 def test_processes_simulate_the_same(made, tmp_path, monkeypatch):
-    """Forked ones, that need not import anything; the heavy tests play the command as it is."""
+    """With forked processes, which import nothing; the heavy tests run the command as it is."""
     monkeypatch.setattr(suites, "spawned_pool", partial(ProcessPoolExecutor, mp_context=CONTEXT))
     suite = replace(TINY, problems=("se-0.02",), methods=("gp-bucb",))
     threads = torch.get_num_threads()
@@ -252,7 +252,7 @@ def test_a_run_that_fails_does_not_end_the_others(workers, tmp_path, monkeypatch
     assert "1 runs of the suite are missing" in text
     assert "se-0.02 none mine 1: RunError: The library of a peer fell over." in text
     monkeypatch.setitem(METHODS, "mine", Method(random_search, "falls over"))
-    again = bench(suite, tmp_path / "out", workers=1, progress=False)  # those alone are left
+    again = bench(suite, tmp_path / "out", workers=1, progress=False)  # one run is left
     assert len(again.runs) == 4
 
 
@@ -325,7 +325,7 @@ def test_what_a_user_adds_is_compared(tmp_path, monkeypatch):
     assert len(results.runs) == 2
     assert "random search again" in results.report.read_text()  # with nothing to compare it with
     monkeypatch.delitem(METHODS, "mine")
-    # What was registered once is still reported.
+    # Runs of a method that is no longer registered are still reported.
     other = replace(suite, problems=("se-0.02",), methods=("random",))
     assert "| mine |" in bench(other, tmp_path / "out", workers=1).report.read_text()
 
@@ -342,7 +342,7 @@ def test_what_cannot_be_sent_to_a_process_is_refused(tmp_path, monkeypatch):
     with pytest.raises(InputTypeError, match="top level"):
         bench(replace(TINY, methods=("mine",)), tmp_path / "out", workers=2)
     suite = replace(TINY, problems=("se-0.02",), methods=("mine",), seeds=(0,))
-    # One worker is this process, which needs nothing to be sent.
+    # One worker is this process: nothing has to be pickled.
     assert len(bench(suite, tmp_path / "out", workers=1, progress=False).runs) == 2
 
 
@@ -470,7 +470,7 @@ def test_bad_input_gives_one_line(arguments, message, capsys, tmp_path, monkeypa
 
 
 def kill_once(command, reached):
-    """Begin a command in a process group of its own, and kill the group at some point."""
+    """Start a command in a process group of its own, and kill the group once ``reached()``."""
     process = subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True)
     while not reached():
         assert process.stderr.read(80), "it ended too soon"  # some progress

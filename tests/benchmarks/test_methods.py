@@ -44,7 +44,7 @@ def test_every_method_can_be_simulated(name, kind):
         for _ in range(2 if kind == "kernel" else 1)
     ]
     asked = [[ask.point for ask in run.asks] for run in runs]
-    assert asked[0] == asked[-1]  # nothing comes from a global generator
+    assert asked[0] == asked[-1]  # the seed alone decides, no global generator
     assert len(asked[0]) == STEPS
     assert all(found.regret >= 0 for found in runs[0].recommendations)
 

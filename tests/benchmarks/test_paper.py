@@ -107,7 +107,7 @@ def test_what_is_done_is_not_simulated_again(made, monkeypatch):
     before = {path: path.stat().st_mtime_ns for path in files}
     files[3].unlink()
     files[5].write_text(files[5].read_text()[:40])
-    monkeypatch.setattr(paper, "_draw", lambda *_: [])  # five figures cost more than the runs
+    monkeypatch.setattr(paper, "_draw", lambda *_: [])  # five drawings cost more than the runs
     result = reproduce(folder, TINY, workers=1, progress=False)
     changed = [path for path in files if path.stat().st_mtime_ns != before[path]]
     assert changed == [files[3], files[5]]

@@ -143,7 +143,7 @@ def test_the_model_recommends_from_the_same_answers():
     for number in range(8):
         points = own.ask(), by_model.ask()
         assert points[0].index == points[1].index
-        # The best answer by far is an outlier: the model does not believe it.
+        # The best answer by far is an outlier, which the model does not believe.
         y = 50.0 if number == 0 else problem.evaluate_true(points[0])
         own.tell(number, y)
         by_model.tell(number, y)
@@ -237,7 +237,7 @@ def test_botorch_s_loop_asks_what_the_box_allows_and_recommends_by_its_model(mon
     loop, trials = asked_of_botorch(BoxProblem(domain, value, 0.0, 0.0), steps=11)
     points = torch.stack([trial.x for trial in trials])
     assert bool(domain.contains(points).all())
-    assert points[:8, 0].median() < 0.2  # a design in logarithms
+    assert points[:8, 0].median() < 0.2  # the initial design is uniform in the logarithm
     assert pending == [1, 1, 1]  # after 2 (d + 1) = 8 asks, two running before each tell
     regret = -value(points[:-2])
     assert -float(value(loop.recommend().x.unsqueeze(0))) <= regret.sort().values[1]

@@ -144,7 +144,7 @@ def test_a_thousand_steps_of_the_paper_s_problem():
         delay=bd.PoissonDelay(50.0),
     )
     history = simulate(opt, problem, bd.PoissonDelay(50.0), 1000)
-    # Far below uniform asking, and most of it paid in the first round.
+    # Far below the regret of uniform asking, and most of it is from the first round.
     assert history.regret[-1] < 0.5 * 1000 * (problem.highest - problem.values).mean()
     assert opt.recommend().index == int(problem.values.argmax())
 
@@ -267,7 +267,7 @@ def test_an_oracle_waits_for_nothing():
     run = simulate(sampler, line(), Planned([50, 50]), 2, 0, instant=True)
     assert sampler.log == [("ask", 0), ("tell", 0), ("ask", 1), ("tell", 1)]
     assert not any(ask.repeat for ask in run.asks)
-    # Its workers stay busy: time passes as for the others.
+    # Its workers stay busy all the same: time passes as for other methods.
     run = simulate(
         Scripted(line(), [0, 1, 2]), line(), Planned([4.0, 2.0, 1.0], workers=1), 3, 0, instant=True
     )
@@ -295,7 +295,7 @@ def test_points_of_a_box_are_written_in_full():
 
 
 def test_what_beats_the_best_known_value_has_no_regret():
-    """The best values of trainings are the smallest losses that a search has found."""
+    """Trainings only know the smallest loss that a search has found, which a run may beat."""
     box = BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]]).double())
     problem = BoxProblem(box, lambda X: X.sum(dim=1), 1.0, 0.1, spread=(0.0, 0.4))
     run = simulate(RandomOptimizer(box, seed=2), problem, Clock(workers=2), 12, recommend_every=12)
@@ -364,9 +364,9 @@ def test_own_processor_time_passes_on_the_clock(monkeypatch):
     assert [ask.seconds_ask for ask in asks] == [asks[0].seconds_ask] * 8
     took = asks[0].seconds_ask
     assert took >= 1.0
-    assert asks[1].time == asks[0].time + took  # one ask at a time
+    assert asks[1].time == asks[0].time + took  # the optimizer makes one ask at a time
     free = min(ask.time + ask.wait for ask in asks[:2])
-    assert asks[2].time >= free + 2 * took  # a tell and an ask
+    assert asks[2].time >= free + 2 * took  # after a tell and an ask
     assert 0.0 < history.utilization(2) < 1.0
     free_of_charge = simulate(RandomOptimizer(PROBLEM.domain, horizon=8), PROBLEM, clock, 8)
     assert free_of_charge.utilization(2) == pytest.approx(1.0)

@@ -26,7 +26,7 @@ def test_the_energy_of_the_noise_stays_below_its_bound():
     exceeded = (sums > bound).any(dim=1).double().mean().item()
     assert exceeded <= 0.05
     assert (sums > bound / 1.5).any(dim=1).double().mean().item() > 0.05
-    # What a bound for one number of asks alone cannot be below, and what all of them cost on top.
+    # Above the quantile for one number of asks; holding for all numbers costs less than ``price``.
     for n, price in [(30, 16), (300, 35), (3000, 125), (100_000, 1200)]:
         least = stats.chi2.ppf(0.95, n)
         assert least < noise_energy(n, 0.05) < least + price
@@ -43,7 +43,7 @@ def test_the_bound_on_the_energy_solves_the_equation_of_its_proof(n, delta):
 
 
 def test_the_energy_of_groups_stays_below_its_bound():
-    """Points are chosen by the noise so far, to be asked on where it is large."""
+    """Points are chosen adversarially: asked again where the noise so far is large."""
     exceeded = {1.0: 0, 1.5: 0}
     for seed in range(200):
         g = generator(seed)
@@ -122,7 +122,7 @@ def test_it_is_the_dense_formula():
 
 
 def play(seed, divide, asks=120):
-    """Points chosen by the bounds themselves; the answers above a threshold never come."""
+    """Points are chosen by the bounds; answers whose noise is above a threshold never come."""
     g = generator(seed)
     centres = POINTS[torch.randperm(150, generator=g)[:15]]
     weights = torch.randn(15, generator=g, dtype=torch.double)
@@ -142,7 +142,7 @@ def play(seed, divide, asks=120):
 def test_bounds_hold_for_points_and_missing_answers_chosen_against_them():
     right = [play(seed, 1.0) for seed in range(5)]
     assert all(holds for holds, _ in right)
-    assert sum(width for _, width in right) / 5 < 0.5  # and they say something
+    assert sum(width for _, width in right) / 5 < 0.5  # and the bounds are not trivial
     assert sum(holds for holds, _ in (play(seed, 5.0) for seed in range(5))) < 3
 
 
@@ -170,7 +170,7 @@ def test_nearly_exact_answers_never_give_an_empty_interval(dtype):
 
 @pytest.mark.parametrize("repeats", [1, 4], ids=["once", "repeated"])
 def test_the_least_norm_is_below_the_norm_whatever_the_noise(repeats):
-    """Rademacher noise, which says more than the function: it must not count as norm."""
+    """Rademacher noise that outweighs the function must not count as norm."""
     kernel, X = se(0.3), scattered(40)
     group = torch.arange(40).repeat(repeats)
     for seed in range(10):

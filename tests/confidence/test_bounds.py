@@ -120,7 +120,7 @@ def test_the_tight_form_is_never_wider(seed, noise_var, lengthscale, delta, sing
 
 
 def test_rounding_never_narrows_the_tight_form_below_the_truth():
-    # Without noise in the data the bias bound alone must hold: f lies between the bounds.
+    # Noiseless data: the bias bound alone must hold, so f lies between the bounds.
     X, at = scattered(30), scattered(50, seed=1)
     weights = 0.1 * normal(30, 5)
     kernel = se(0.8)
@@ -144,13 +144,13 @@ def test_rounding_never_narrows_the_tight_form_below_the_truth():
                 )
             assert (f_at.to(dtype) >= lower).all()
             assert (f_at.to(dtype) <= upper).all()
-            # It says so where accuracy is lost, and only there.
+            # A warning is given where accuracy is lost, and only there.
             assert bool(caught) == (dtype is torch.float32)
             assert all(w.category is NumericsWarning for w in caught)
 
 
 def test_bounds_never_collapse_in_single_precision():
-    # An element of norm 1 of the space, without noise, and a regularizer far below rounding.
+    # An RKHS function of norm 1, no noise, and a regularizer far below rounding.
     kernel = RBFKernel()
     kernel.lengthscale = 0.5
     X, at = scattered(60, 1).float(), torch.linspace(0, 1, 200).unsqueeze(-1)
@@ -180,7 +180,7 @@ def test_bounds_never_collapse_in_single_precision():
 
 def test_lemma_1_holds_at_single_points_and_fails_with_small_constants():
     # One side at one point fails with probability at most delta.
-    # At the answered points noise outweighs bias, so that small constants show.
+    # Noise outweighs bias at the answered points, so constants that are too small show.
     kernel, X, at, delta, repeats = se(0.5), scattered(25), scattered(25), 0.1, 100
     K, cross = covariance(kernel, X, X), covariance(kernel, at, X)
     for divide, promised in ((1.0, True), (5.0, False)):
@@ -296,14 +296,14 @@ WAYS = ("net", "trace")
 
 
 def on_box(confidence, kernel, data, box, counts, rounds, delta):
-    """Bounds of one of so many rounds, of a run with so much of delta."""
+    """Bounds of one of ``rounds`` rounds, in a run that may fail with probability ``delta``."""
     ratio, of_round = data.spread_ratio**0.5, delta / (2 * rounds)
     evidence = Evidence(kernel, data, ratio, of_round, box=box, counts=counts)
     return confidence.fixed_design(evidence)
 
 
 def net_of(confidence, kernel, data, box, counts, rounds, delta):
-    """The net of the same bounds."""
+    """The net underlying these bounds."""
     ratio, of_round = data.spread_ratio**0.5, delta / (2 * rounds)
     evidence = Evidence(kernel, data, ratio, of_round, box=box, counts=counts)
     smallest = Posterior(kernel, data).variance(data.X).min().sqrt().item()
@@ -358,7 +358,7 @@ class Box:
         return Posterior(self.kernel, evidence).at(self.at, weights=True)
 
     def half_width(self, evidence, divide=1.0, posterior=None, **options):
-        """The half-width on the grid, with constants that may be made too small."""
+        """The half-width on the grid, with norm and noise bounds divided by ``divide``."""
         confidence = bd.RKHSConfidence(self.norm / divide, self.noise_std / divide, **options)
         bounds = on_box(confidence, self.kernel, evidence, self.box, {}, 1, 0.1)
         return bounds.at(posterior or self.posterior(evidence))
@@ -382,7 +382,7 @@ def test_bounds_hold_on_the_whole_box_and_fail_with_small_constants(d):
 
 
 def test_the_net_costs_little_over_its_own_points():
-    # Lemma 1 on as many points as the net has, without the slack between them.
+    # Lemma 1 on the net's number of points, without the slack between them.
     problem = Box(1)
     evidence, _ = problem.draw(0)
     confidence = bd.RKHSConfidence(problem.norm, problem.noise_std)
@@ -397,7 +397,7 @@ def test_the_net_costs_little_over_its_own_points():
 
 @pytest.mark.parametrize("name", ["se", "matern12", "sum", "product"])
 def test_the_slopes_of_the_net(name):
-    # What the slack rests on: no part of the width changes faster than it says.
+    # What the slack rests on: no part of the width changes faster than its slope bound.
     kernel, evidence = KERNELS[name](), grouped_evidence()
     a, b = scattered(300, seed=1), scattered(300, seed=2)
     b[:200] = a[:200] + 0.01 * b[:200]
@@ -504,7 +504,7 @@ def test_with_a_linear_kernel_the_trace_s_multiplier_grows_as_the_root_of_the_di
             noise_multiplier.append(got.multiplier - 1.0)
         bound = math.sqrt(d + 2 * math.sqrt(level * d) + 2 * level)
         assert max(noise_multiplier) <= bound <= math.sqrt(d) + math.sqrt(2 * level)
-        # At least the root too, and hardly more with four times the answers.
+        # At least about sqrt(d), and hardly more with four times the answers.
         assert min(noise_multiplier) >= 0.9 * math.sqrt(d)
         assert noise_multiplier[1] == pytest.approx(noise_multiplier[0], rel=0.05)
 

@@ -20,7 +20,7 @@ from botorch_delay.exceptions import NotSupportedError
 
 BOX = torch.tensor([[-0.5, 0.0], [1.0, 2.0]], dtype=torch.double)
 
-# With these no pair of points is farther apart than the bound says, and some pair is as far.
+# Kernels for which the bound on distances is tight: some pair of points attains it.
 EXACT = ("se", "se-ard", "matern12", "matern32", "matern52-ard", "scaled", "linear", "one-column")
 
 
@@ -60,7 +60,7 @@ def test_no_two_points_are_farther_apart_than_the_bound(name, share):
     b = torch.minimum(torch.maximum(a + steps * half, BOX[0]), BOX[1])
     seen = distances(kernel, a, b).max()
     bound = distance_bound(kernel, half, BOX)
-    # The written out formula takes differences of numbers near 1.
+    # The reference formula subtracts numbers near 1.
     assert seen <= bound + 1e-8
     if name in EXACT:
         assert seen >= bound * (1 - 1e-6)
@@ -78,7 +78,7 @@ def test_the_largest_deviation(name):
 
 
 def test_tiny_distances_do_not_cancel():
-    # k falls by less than a double near 1 can tell; the bound has to see it all the same.
+    # k falls by less than an ulp near 1; the bound must see the distance all the same.
     half = torch.tensor([1e-10, 0.0], dtype=torch.double)
     for nu, slope in ((1.5, math.sqrt(3.0)), (2.5, math.sqrt(5.0 / 3.0))):
         kernel = with_values(MaternKernel(nu=nu), lengthscale=1.0)
@@ -104,7 +104,7 @@ def test_ard_and_columns_of_linear_kernels():
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("eps", [0.6, 0.2])
 def test_every_point_is_near_the_net(name, eps):
-    # The net is made explicit: as many cells in each column as its size says.
+    # Make the net explicit, with the cells per column that its size implies.
     kernel = KERNELS[name]()
     for box in (BOX, BOX[:, :1]):
         if name in ("one-column", "se-ard", "matern52-ard") and box.shape[1] == 1:
@@ -121,7 +121,7 @@ def test_every_point_is_near_the_net(name, eps):
 
 
 def explicit(kernel, box, made):
-    """Cells per column: those of the given product whose radius is the one that is stated."""
+    """Cells per column: the factorisation of the net's size that has the stated radius."""
     size = round(math.exp(made.log_size))
     assert math.log(size) == pytest.approx(made.log_size, abs=1e-9)
     options = (

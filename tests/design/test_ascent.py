@@ -31,7 +31,7 @@ def learned():
 
 
 def case(pending):
-    """A learned surrogate, its answers, and the design with so many pending points."""
+    """A learned surrogate, its answers, and the design with this many pending points."""
     surrogate, y = learned()
     values, design = (Averages(surrogate, X) for _ in range(2))
     for number, x in enumerate(X):
@@ -42,7 +42,7 @@ def case(pending):
 
 
 def bound(surrogate, answers, design, factor, X, cap):
-    """The same from the definition."""
+    """The capped bound, computed from its definition."""
     kernel, inputs = surrogate.covar_module, surrogate.inputs(X)
 
     def cross(points):

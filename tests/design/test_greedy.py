@@ -20,7 +20,7 @@ from botorch_delay.gp.posterior import Data, Posterior
 
 @pytest.fixture(params=["few", "folded", "lazy", "on a device"])
 def form(request, monkeypatch):
-    """Each way of keeping a design, whatever the number of candidates."""
+    """Each way of storing a design, forced for any number of candidates."""
     if request.param in ("folded", "on a device"):
         monkeypatch.setattr(candidate_covariance, "BLOCK", 7)
     if request.param == "on a device":  # where no covariance is kept
@@ -41,7 +41,7 @@ def test_the_design_of_the_reference(finite, form):
 
 @cache
 def rebuilt_variance(name, noise_var, picks):
-    """At the points of the test below; every form of a design makes the same picks, as a rule."""
+    """Oracle variances at the test's points; cached, as all forms usually make the same picks."""
     X = scattered(40, seed=3)
     k = kernel_function(KERNELS[name]())
     _, variance, _ = posterior(
@@ -57,7 +57,7 @@ def test_incremental_picks_equal_rebuilt_ones(name, noise_var, form):
     design = bd.greedy_max_variance(kernel, X, noise_var, 12).tolist()
     for n, pick in enumerate(design):
         variance = rebuilt_variance(name, noise_var, tuple(design[:n]))
-        # Where rounding is larger than the variance, any of the best is as good.
+        # Where rounding exceeds the variance, any of the largest will do.
         slack = 1e-8 + 1e-12 * variance[0].size / variance.max()
         assert variance[pick] >= (1 - slack) * variance.max()
         if variance.max() > 1e-6:
@@ -104,7 +104,7 @@ def laws(seed, n, noise_var, lengthscale):
         assert design.variance[pick] >= (1 - 1e-8) * design.variance.max()
         design.add(pick)
         assert (design.variance >= 0).all()
-        # More points never raise a variance, up to rounding where it is computed anew.
+        # More points never raise a variance, up to rounding in forms that recompute it.
         assert (design.variance <= before + 1e-12 / noise_var).all()
         before = design.variance.clone()
     assert torch.equal(
@@ -219,7 +219,7 @@ def test_the_lazy_form_where_hardly_anything_varies():
 @pytest.mark.parametrize("weights", [False, True])
 @pytest.mark.parametrize("n", [40, 60, 200])
 def test_answers_of_a_design_give_the_posterior_of_a_factorization(n, weights, monkeypatch):
-    """Some picks have no answer yet, some points that are not picks have, and it stays as it is."""
+    """Some picks are unanswered, some answered points are no picks; the design stays unchanged."""
     monkeypatch.setattr(candidate_covariance, "BLOCK", 17)
     monkeypatch.setattr(candidate_covariance, "HEIGHT", 8)
     monkeypatch.setattr(design_module, "BLOCK", 17)

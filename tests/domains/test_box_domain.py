@@ -80,7 +80,7 @@ def test_saving_does_not_ask_the_test_of_feasibility_again(tmp_path):
     domain = BoxDomain(torch.tensor([[0.0], [1.0]], dtype=torch.double), feasible=feasible)
     opt = RandomOptimizer(domain)
     trial = opt.ask()
-    opt.save(tmp_path / "study.db")  # which describes the test by what it says of some points
+    opt.save(tmp_path / "study.db")  # which describes ``feasible`` by its results at some points
     made = len(calls)
     opt.tell(trial, 1.0)
     opt.save(tmp_path / "study.db")

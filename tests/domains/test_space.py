@@ -86,7 +86,7 @@ def test_steps_are_decimal_fractions(low, width, decimals, share):
     assert grid.decode(grid.column[round(share * width)]) in grid.column
     assert all(listed == round(listed, decimals) for listed in grid.column)
     assert low <= value <= high
-    assert Float(low, round(low + step, decimals), step=step).count == 2  # it fits
+    assert Float(low, round(low + step, decimals), step=step).count == 2  # the upper end is kept
 
 
 def test_steps_from_below_zero_end_in_no_long_digits():
@@ -105,7 +105,7 @@ def test_significant_digits_are_counted_in_order(number, digits):
 
 
 def test_decoding_computes_the_places_of_a_parameter_once(monkeypatch):
-    """A test of feasibility decodes every point that an ask looks at."""
+    """Feasibility tests decode every point that an ask looks at, so decoding must be cheap."""
     share = Float(0.0, 0.3, step=0.1)
     assert share.decode(0.1) == 0.1
     monkeypatch.setattr(parameters, "Fraction", None)
@@ -155,7 +155,7 @@ def test_long_lists_vary_freely_and_every_value_has_its_share():
 )
 def test_many_numbers_are_rounded_as_one_is(number):
     low, high = number.bounds
-    inside = np.random.default_rng(0).uniform(low, high, 3000)  # not half way between two
+    inside = np.random.default_rng(0).uniform(low, high, 3000)  # never half way between two values
     rounded = number.rounded(inside)
     assert rounded.tolist() == [number.decode(each) for each in inside.tolist()]
     outside = number.rounded(np.array([low - 2.0, high + 2.0]))
@@ -172,7 +172,7 @@ def test_exact_settings_do_not_come_twice_where_steps_are_many(kind):
             opt.tell(trial, -(((trial.params["rpm"] - 700) / 500) ** 2))
     asked = [trial.params["rpm"] for trial in opt.trials]
     assert len({*asked, 640, 700, 760}) == 27
-    assert [trial.x.item() for trial in opt.trials] == asked  # what is modelled is evaluated
+    assert [trial.x.item() for trial in opt.trials] == asked  # modelled as evaluated
 
 
 def test_exact_settings_are_all_asked_where_steps_are_many(monkeypatch):
@@ -392,7 +392,7 @@ def test_results_obtained_elsewhere_may_lie_outside():
     assert x.tolist() == [0.3, 7.0, 9.0, 3.0, 1.0]
     assert domain.params(x) == outside
     between = torch.tensor([0.5, 0.5, 1.7, 2.0, 0.0], dtype=torch.double)
-    assert domain.params(between)["n"] == 1.7  # as it is, and not 1
+    assert domain.params(between)["n"] == 1.7  # as given, neither rounded nor truncated
     for name, value in (("a", "word"), ("l", -1.0), ("n", 2.5), ("o", "word"), ("c", "z")):
         with pytest.raises(InputError, match=f"^{name} must be"):
             domain.point({**outside, name: value}, outside=True)
@@ -626,7 +626,7 @@ def test_choices_come_back_from_a_file_as_they_were(tmp_path):
     values += [{"layers": (8, 8), "last": [{"act": (1,)}]}, {"layers": [8, 8]}, {}]
     opt = bd.RandomOptimizer(bd.Space(c=bd.Choice(values)))
     opt.ask(20)
-    for _ in range(2):  # the second time it has to be the same study
+    for _ in range(2):  # the second save must recognise the same study
         opt.save(tmp_path / "study.db")
     again = bd.load(tmp_path / "study.db")
     assert again.domain.columns.parameters["c"].values == tuple(values)
@@ -663,7 +663,7 @@ def test_the_last_of_very_many_steps_is_not_beyond_the_end():
     assert last == {"n": low + 10**15, "x": 1e12}
     assert Int(0, 10**15).count == 10**15 + 1
     assert Float(0.0, 0.3, step=0.1).count == 4
-    assert Float(70388.0, 70388.06171, step=0.002057).count == 31  # as decimal fractions
+    assert Float(70388.0, 70388.06171, step=0.002057).count == 31  # exactly 30 steps in decimals
     assert Float(791924.0, 791924.003695, step=0.003695).count == 2
 
 

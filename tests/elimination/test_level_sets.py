@@ -24,7 +24,7 @@ def box(d: int, **options: object) -> BoxDomain:
 
 
 class Balls:
-    """Two balls in the unit cube, of a given volume in all and given shares of it."""
+    """Two balls in the unit cube with a given total volume, divided in given shares."""
 
     def __init__(self, d: int, volume: float, shares: tuple[float, float] = (0.3, 0.7)) -> None:
         unit = math.pi ** (d / 2) / math.gamma(d / 2 + 1)
@@ -43,12 +43,12 @@ class Balls:
         return (X - self.centres[0]).norm(dim=1) <= self.radii[0]
 
     def layers(self, X: Tensor) -> Tensor:
-        """Uniform numbers if the points are: the shares of their balls that are further in."""
+        """Share of the ball's volume that lies further in: uniform if the points are."""
         near = (X.unsqueeze(1) - self.centres).norm(dim=2) / self.radii
         return near.amin(dim=1) ** self.d
 
 
-# Errors are estimated from sixteen batches that share their levels: wider tails than a normal's.
+# Largest z-score allowed: errors come from 16 batches that share levels, so tails are heavy.
 WIDE = 4.0
 
 
@@ -57,7 +57,7 @@ def z_score(sample: SetSample, volume: float) -> float:
 
 
 def assert_uniform(numbers: Tensor, effective: int) -> None:
-    """Kolmogorov and Smirnov, as if so many of the numbers were independent."""
+    """Kolmogorov-Smirnov test at 1 %, as if ``effective`` of the numbers were independent."""
     n = len(numbers)
     ranks = torch.arange(1, n + 1, dtype=torch.double) / n
     assert (numbers.sort().values - ranks).abs().max().item() < 1.63 / math.sqrt(effective)
@@ -133,7 +133,7 @@ def test_plateaus(seed: int) -> None:
 
 
 def test_nothing_to_go_by_in_most_of_the_box() -> None:
-    # Hard constraints: minus infinity in 99.6 % of the box, nan counting as such.
+    # Hard constraints: the margin is -inf, or nan, which counts as -inf, in 99.6 % of the box.
     balls = Balls(2, 1e-5)
 
     def margin(X: Tensor) -> Tensor:
@@ -146,11 +146,11 @@ def test_nothing_to_go_by_in_most_of_the_box() -> None:
 
 
 def test_lists_of_values_and_logarithms() -> None:
-    # 5 x 4 cells, of which some hold a disc in (log x0, x2), of different sizes: known exactly.
+    # Some of the 5 x 4 cells hold a disc in (log x0, x2); their radii give the exact volume.
     bounds = torch.tensor([[1e-4, 1.0, -2.0, 0.0], [1e0, 9.0, 2.0, 3.0]], dtype=torch.double)
     domain = BoxDomain(
         bounds, {1: [1, 2, 4, 8, 9]}, {3: [0, 1, 2, 3]}, log_dims=[0]
-    )  # all columns but x2 are special
+    )  # x2 alone is an ordinary continuous column
     radii = torch.zeros(10, 4, dtype=torch.double) - 0.1
     radii[1, 0], radii[4, 2], radii[8, 2], radii[9, 3] = 0.006, 0.012, 0.006, 0.009
 
@@ -183,7 +183,7 @@ def test_all_columns_are_lists() -> None:
     def margin(X: Tensor) -> Tensor:
         return 1.0 - torch.cdist(X, target, p=1.0).amin(dim=1)
 
-    # Each target and its eight neighbours.
+    # The set is each target and its eight neighbours.
     sample = sample_set(domain, margin, 1000, generator(0), particles=1024)
     assert abs(z_score(sample, 18 / 32**4)) < WIDE
     assert len(torch.unique(sample.points, dim=0)) == 18
@@ -228,7 +228,7 @@ def test_large_sets(share: float) -> None:
 
 @pytest.mark.parametrize("d", [3, 7])
 def test_corners_and_walls(d: int) -> None:
-    # The simplex in a corner: most of the particles are at a wall, and its faces are askew.
+    # A simplex in a corner: most particles are near a wall, and one face is oblique.
     side = 0.01 if d == 3 else 0.3
     volume = side**d / math.factorial(d)
     sample = sample_set(box(d), lambda X: side - X.sum(dim=1), 2048, generator(0), particles=2048)
@@ -239,7 +239,7 @@ def test_corners_and_walls(d: int) -> None:
 
 
 def test_the_volume_of_a_corner_varies_little() -> None:
-    # Steps in all columns at once would leave the box, and particles hardly move.
+    # Steps in all columns at once would mostly leave the box, so particles would hardly move.
     volume, found = 0.3**7 / math.factorial(7), []
     for seed in range(8):
         sample = sample_set(
@@ -269,7 +269,7 @@ def test_more_and_fewer_points_than_particles() -> None:
     few = sample_set(box(2), balls, 1, generator(0), particles=512)
     calls, balls.calls = balls.calls, 0
     many = sample_set(box(2), balls, 3000, generator(0), particles=512)
-    assert balls.calls - calls == 5 * 2 * 4  # particles that move until there are six clouds
+    assert balls.calls - calls == 5 * 2 * 4  # 3000 points need five more clouds of particles
     assert many.points.shape == (3000, 2)
     assert few.points.shape == (1, 2)
     assert few.volume == many.volume
@@ -298,7 +298,7 @@ def test_an_anchor_stands_for_a_set_that_is_not_found() -> None:
 
 @pytest.mark.parametrize("volume", [1e-4, 0.2])
 def test_same_seed_same_sample(volume: float) -> None:
-    # That no global random state is touched is checked after every test.
+    # A fixture checks after every test that no global random state has changed.
     def margin(X: Tensor) -> Tensor:
         return volume**0.5 - X.amax(dim=1)
 

@@ -5,10 +5,10 @@ From the root of the repository::
     PYTHONPATH=.:tests python -m golden.record           # write tests/data/golden.json
     PYTHONPATH=.:tests python -m golden.record --check   # print each difference; exit code 1 if any
 
-``--only WORD`` plays the cases whose names have the word in them, ``--threads N`` plays on N
-threads. ``--check --nudge 1e-12`` plays with answers and noise variances that are changed by so
-much: what differs then may also differ after a change of the code by rounding alone. ``--device
-cuda`` plays on a GPU, a simulated one where there is no other.
+``--only WORD`` plays the cases whose names contain the word, ``--threads N`` plays on N threads.
+``--check --nudge 1e-12`` changes answers and noise variances by this relative amount: where that
+makes a difference, a change of the code may do so by rounding alone. ``--device cuda`` plays on a
+GPU, a simulated one where there is no other.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import torch
 from golden import traces
 
 FILE = Path(__file__).parents[1] / "data" / "golden.json"
-SMALL = 1e-3  # numbers below it are compared as if they were as large
+SMALL = 1e-3  # smaller numbers are compared with the absolute tolerance of this one
 
 
 def differences(
@@ -34,11 +34,11 @@ def differences(
     """A line for each difference, in the order of the calls.
 
     Args:
-        stored: of a trace, or a part of it.
-        played: likewise.
-        tolerance: by how much two numbers may differ, relative to the larger one. Whole numbers
+        stored: the recorded trace, or a part of it.
+        played: the same part of the trace played now.
+        tolerance: largest difference of two numbers, relative to the larger one. Whole numbers
             and everything else must be the same.
-        place: of the part in the trace.
+        place: keys that lead to the part in the trace.
     """
     if isinstance(stored, Mapping) and isinstance(played, Mapping):
         for key in [*stored, *(key for key in played if key not in stored)]:
@@ -62,7 +62,7 @@ def _same(stored: Any, played: Any, tolerance: float) -> bool:
 
 
 def compared(name: str, stored: Mapping[str, Any], nudge: float = 0.0) -> list[str]:
-    """How a case differs from what was recorded of it; a line each."""
+    """How a case played now differs from its recorded trace; one line per difference."""
     if name not in stored:
         return [f"{name}: was not recorded"]
     case = traces.CASES[name]
@@ -72,12 +72,12 @@ def compared(name: str, stored: Mapping[str, Any], nudge: float = 0.0) -> list[s
 
 
 def read() -> dict[str, Any]:
-    """What was recorded, by the name of the case."""
+    """The recorded traces, by the name of the case."""
     return json.loads(FILE.read_text())
 
 
 def write(recorded: Mapping[str, Any]) -> None:
-    """Keep traces, a line for each case."""
+    """Write the traces to the file, one line per case."""
     lines = (
         f"{json.dumps(name)}:{json.dumps(trace, separators=(',', ':'))}"
         for name, trace in recorded.items()

@@ -1,4 +1,4 @@
-"""Every case asks, eliminates, recommends and claims what was recorded of it."""
+"""Every case asks, eliminates, recommends and certifies as recorded."""
 
 import copy
 

@@ -1,8 +1,8 @@
-"""Runs of every optimizer, call by call, and what they ask and answer.
+"""Scripted runs of every optimizer, call by call, and the traces of what they return.
 
-A case is an optimizer and a sequence of calls that never changes; its trace is what these calls
-gave. Only public names are used, so that a trace can outlive the code that it was made with. An
-option that may find another place one day is set in one function, under "Options".
+A case is an optimizer and a fixed sequence of calls; its trace is what these calls returned.
+Only public names are used, so that a trace can outlive the code that it was made with. An
+option that may move one day is set in one function, under "Options".
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from botorch_delay.exceptions import (
     RepeatedResultWarning,
 )
 
-ASKS = 40  # and the horizon
-FEW_ASKS = 18  # where a kernel is learned
+ASKS = 40  # asks of a case, also its horizon
+FEW_ASKS = 18  # of the slow cases: a box, or a learned kernel
 NOISE_VAR = 2.5e-3  # record.py --nudge changes it
 DEVICE = "cpu"  # record.py --device changes it
 OUR_WARNINGS = (FewerTrialsWarning, NumericsWarning, RepeatedResultWarning, InputDataWarning)
@@ -41,14 +41,14 @@ Script = Callable[["Play"], None]
 
 @dataclass(frozen=True)
 class Case:
-    """An optimizer and what is done with it.
+    """An optimizer and the calls that are made.
 
     Attributes:
-        make: the optimizer, given whether it maximises.
+        make: builds the optimizer, given whether it maximises.
         script: the calls.
         maximize: whether large values are good.
-        asks: how many.
-        tolerance: by how much numbers may differ, relative to the larger one.
+        asks: how many asks the script may make.
+        tolerance: largest difference of two numbers, relative to the larger one.
     """
 
     make: Make
@@ -77,7 +77,7 @@ def objective(domain: Any, x: torch.Tensor) -> float:
 
 
 class Play:
-    """An optimizer that is played, and its trace."""
+    """Makes calls of an optimizer and records its trace."""
 
     def __init__(self, case: Case, nudge: float = 0.0) -> None:
         self.opt = case.make(case.maximize)
@@ -119,7 +119,7 @@ class Play:
         opt.attach(outside, self.sign * objective(opt.domain, outside))
 
     def look(self) -> None:
-        """Note what the optimizer says."""
+        """Record what the optimizer recommends, guarantees and has eliminated."""
         opt = self.opt
         guarantee = opt.guarantee
         seen: dict[str, Any] = {
@@ -148,7 +148,7 @@ class Play:
 
     @property
     def trace(self) -> dict[str, Any]:
-        """All of it, JSON-ready."""
+        """The whole trace, JSON-ready."""
         return {"asked": self.asked, "looks": self.looks}
 
 
@@ -156,8 +156,8 @@ def play(case: Case, nudge: float = 0.0) -> dict[str, Any]:
     """The trace of a case.
 
     Args:
-        case: which.
-        nudge: by how much answers are changed, relatively.
+        case: the case to play.
+        nudge: relative change of the answers and noise variances.
     """
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
@@ -178,7 +178,7 @@ def where(point: Any) -> Any:
 
 
 def attempt(call: Callable[[], Any]) -> Any:
-    """What a call gives, or the name of its error."""
+    """What a call returns, or the name of the error that it raises."""
     try:
         return call()
     except BotorchDelayError as error:
@@ -215,7 +215,7 @@ def closed(record: bd.RoundRecord) -> dict[str, Any]:
 
 
 def steady(run: Play) -> None:
-    """Three in flight, answered in order; all answered at the end."""
+    """Three in flight, answered in order; all are answered at the end."""
     running: list[bd.Trial] = []
     for number in range(run.asks):
         running += run.ask()
@@ -229,7 +229,7 @@ def steady(run: Play) -> None:
 
 
 def prompt(run: Play) -> None:
-    """No delay, and nothing but answers."""
+    """No delay: every trial is answered before the next ask."""
     for number in range(run.asks):
         for trial in run.ask():
             run.tell(trial)
@@ -256,7 +256,7 @@ def unruly(run: Play, noisy: bool = True, failures: bool = True) -> None:
     """Answers out of order, failures, trials that come back late, results from elsewhere.
 
     Args:
-        run: what is played.
+        run: the optimizer to call.
         noisy: whether some answers have a noise variance of their own.
         failures: whether some trials fail, or are abandoned.
     """
@@ -307,12 +307,12 @@ def settle(run: Play, fate: str, trial: bd.Trial) -> None:
 
 
 def without_noise(run: Play) -> None:
-    """As ``unruly``, where evaluations are exact."""
+    """As ``unruly``, for optimizers whose evaluations are exact."""
     unruly(run, noisy=False)
 
 
 def jumbled(run: Play) -> None:
-    """As ``unruly``, where every trial is answered and counts the same."""
+    """As ``unruly``, but every trial is answered, with the usual noise."""
     unruly(run, noisy=False, failures=False)
 
 
@@ -332,7 +332,7 @@ def ended_early(run: Play) -> None:
 
 
 def never_back(run: Play) -> None:
-    """Every seventh trial stays out for a long time: rounds wait, and are told to go on."""
+    """Every seventh trial stays out until the end; halfway two are abandoned, so rounds go on."""
     running: list[bd.Trial] = []
     for number in range(run.asks):
         for trial in run.ask():
@@ -393,7 +393,7 @@ def square() -> bd.BoxDomain:
 
 
 def mixed() -> bd.BoxDomain:
-    """A logarithm, a list of numbers, categories."""
+    """A logarithmic column, a list of numbers, and categories."""
     bounds = torch.tensor([[1e-3, -1.0, 0.0], [1e-1, 1.0, 2.0]], dtype=torch.double)
     return bd.BoxDomain(
         bounds.to(DEVICE), discrete_dims={1: [-1, 0, 1]}, cat_dims={2: [0, 1, 2]}, log_dims=[0]
@@ -401,7 +401,7 @@ def mixed() -> bd.BoxDomain:
 
 
 def lists() -> bd.BoxDomain:
-    """Lists of numbers and a category: climbs cannot end anywhere between."""
+    """Lists of numbers and a category alone: climbs can only end at listed values."""
     bounds = torch.tensor([[1.0, 0.0, 0.0], [64.0, 1.0, 2.0]], dtype=torch.double)
     values = {0: [2**n for n in range(7)], 1: [0.1 * n for n in range(11)]}
     return bd.BoxDomain(
@@ -426,7 +426,7 @@ def _outside(X: torch.Tensor) -> torch.Tensor:
 
 
 def given(kernel: Kernel | None = None, noise_var: float | None = None) -> dict[str, Any]:
-    """A kernel and noise that are known."""
+    """A kernel and noise variance that are given."""
     noise_var = NOISE_VAR if noise_var is None else noise_var
     kernel = se() if kernel is None else kernel
     return {"covar_module": kernel.to(DEVICE), "noise_var": noise_var}
@@ -443,7 +443,7 @@ def exact() -> dict[str, Any]:
 def exploit(
     rule: Any, *, repeat_pending: bool = True, final_fraction: float | None = None
 ) -> dict[str, Any]:
-    """What is asked beside the design."""
+    """The rule for asks that are not design points."""
     return {"exploit": bd.Exploit(rule, repeat_pending, final_fraction)}
 
 
@@ -456,7 +456,7 @@ def leaving_stragglers(factor: float) -> dict[str, Any]:
 
 
 def pending(treatment: bd.Pending, *, repeat_pending: bool = True) -> dict[str, Any]:
-    """How an index method takes what is in flight."""
+    """How an index method treats trials in flight."""
     return {"pending": treatment, "repeat_pending": repeat_pending}
 
 
@@ -530,8 +530,8 @@ CASES: dict[str, Case] = {}
 UP, DOWN = True, False
 
 
-# By how much numbers may differ. Climbs on a box stop short of the very maximum, and so do fits of
-# hyperparameters: where both are at work answers that change by 1e-12 change points by 1e-3.
+# Tolerances. Climbs on a box and fits of hyperparameters stop short of the exact maximum: with
+# both at work, answers that change by 1e-12 move points by 1e-3.
 CLOSE, LOOSE, ROUGH = 1e-6, 1e-4, 1e-2
 
 
@@ -557,12 +557,12 @@ def _add_loose(
     asks: int = FEW_ASKS,
     tolerance: float = LOOSE,
 ) -> None:
-    """One on a box, or with a kernel that is learned."""
+    """Add a case on a box, or with a learned kernel."""
     _add(name, make, script, maximize, asks=asks, tolerance=tolerance)
 
 
 def _add_rough(name: str, make: Make, script: Script, maximize: bool = UP, **options: Any) -> None:
-    """One on a box with a kernel that is learned."""
+    """Add a case on a box with a learned kernel."""
     _add_loose(name, make, script, maximize, tolerance=ROUGH, **options)
 
 

@@ -1,4 +1,4 @@
-"""Averaged answers that come and go: their posteriors are those of the beginning bit by bit."""
+"""Averaged answers that come and go: posteriors equal those of a fresh start to the last bit."""
 
 import random
 from dataclasses import replace
@@ -28,7 +28,7 @@ def surrogate(noise_var=1e-2):
 
 
 def anew(averages, judge, points):
-    """The same answers entered into something new, in their order."""
+    """A fresh object with the same answers, entered in their order."""
     fresh = Averages(judge, points)
     for key, point in sorted(averages._points.items(), key=lambda item: sorted(item[1].answers)):
         for source, (value, noise, _) in sorted(point.answers.items()):
@@ -37,7 +37,7 @@ def anew(averages, judge, points):
 
 
 def play(averages, points, steps, seed):
-    """Random answers, out of order, repeated, taken back; yields after each."""
+    """Put and drop random answers, out of order and repeated; yields after each step."""
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.rand(steps, 4, generator=generator, dtype=torch.double).tolist()
     there, late = [], []
@@ -106,9 +106,9 @@ def test_a_point_that_is_answered_last_comes_last_whatever_was_asked_first():
     averages.put(0, 0, points[0], 0.2, None, order=BLOCK + 20)
     assert len(averages.anywhere._whole_blocks) == BLOCK
     assert torch.equal(averages.anywhere.data.X[-1], points[0])
-    averages.put(0, 0, points[0], 0.2, 0.5, order=0)  # the same trial, told anew
+    averages.put(0, 0, points[0], 0.2, 0.5, order=0)  # told again, now with a noise variance
     assert torch.equal(averages.anywhere.data.X[0], points[0])
-    averages.put(0, 0, points[0], 0.2, 0.5, order=BLOCK + 20)  # nothing new but its place
+    averages.put(0, 0, points[0], 0.2, 0.5, order=BLOCK + 20)  # only its place in the order is new
     assert torch.equal(averages.anywhere.data.X[-1], points[0])
 
 
@@ -124,7 +124,7 @@ def test_a_rule_has_the_points_in_the_order_of_their_answers():
 
 
 def test_nothing_is_taken_over_from_a_factorization_with_raised_noise():
-    X = 1e-9 * scattered(3 * BLOCK, 2)  # all but one point
+    X = 1e-9 * scattered(3 * BLOCK, 2)  # points that nearly coincide
     judge = surrogate(1e-17)
     averages = Averages(judge, X[:1])
     for number in range(2 * BLOCK):
@@ -144,7 +144,7 @@ def test_averages_are_those_of_the_answers_that_are_left():
     before = averages.anywhere
     assert averages.at_candidates.keys == [0, 1]
     averages.put(0, 6, points[0], 9.0, 0.5)
-    averages.put(0, 0, points[0], 7.0, 0.3)  # in place of an earlier one
+    averages.put(0, 0, points[0], 7.0, 0.3)  # replaces an earlier answer
     averages.drop(1, 1)
     assert averages.size == 4
     answers = {0: [(7.0, 0.3), (3.0, 1e-2), (9.0, 0.5)], 1: [(-2.0, 1e-2)]}

@@ -1,4 +1,4 @@
-"""The covariance of candidates, whose blocks are folded a stripe at a time."""
+"""The covariance of candidates, whose blocks are folded in one stripe at a time."""
 
 import pytest
 import torch
@@ -45,7 +45,7 @@ def test_columns_are_those_of_the_covariance_however_far_folding_has_come(n, mos
             assert torch.equal(found.column(last), looked_at.column(last))
     weights = torch.linspace(-1.0, 1.0, n, dtype=torch.double)
     torch.testing.assert_close(found.times(weights), C @ weights, rtol=0.0, atol=1e-9)
-    assert found.folded == (3 if most else 0)  # the fourth is folded when it is asked for
+    assert found.folded == (3 if most else 0)  # the fourth is only folded on demand
 
 
 def test_each_column_folds_one_stripe():
@@ -53,7 +53,7 @@ def test_each_column_folds_one_stripe():
     found = CandidateCovariance(se(), points)
     for row, sign in drawn(70, 10):
         found.take_off(row, sign)
-    for number in range(7):  # of ten rows each, in whatever order they are asked for
+    for number in range(7):  # of seven stripes of ten rows, whichever columns are asked for
         assert found.folded == 0
         found.column(torch.tensor([60 if number % 2 else 0]))
     assert found.folded == 1
@@ -66,7 +66,7 @@ def test_products_with_squares_are_those_of_the_covariance_in_scratch_as_well(lo
     for row, sign in drawn(40, 30):
         found.take_off(row, sign)
         C = C - sign * row.unsqueeze(1) * row
-    for index in range(looks):  # some stripes lack the block that is being folded
+    for index in range(looks):  # so that some stripes lack the block that is being folded
         found.column(torch.tensor([index * 13]))
     weights = torch.randn(40, 3, dtype=torch.double, generator=generator(5))
     for _ in range(2):
@@ -86,7 +86,7 @@ def test_precisions_are_answers_and_their_inverse():
     assert growth == pytest.approx(1.0 + 50.0)
     C = C - torch.outer(C[3], C[3]) / (C[3, 3] + 1 / 50.0)
     torch.testing.assert_close(found.column(torch.tensor([7])), C[7])
-    assert found.add_precision(3, -50.0, 1e-18) is None  # rounding counts for more than that
+    assert found.add_precision(3, -50.0, 1e-18) is None  # 1e-18 is less than rounding
     torch.testing.assert_close(found.column(torch.tensor([7])), C[7])
     found.add_precision(3, -50.0, 1e-3)
     torch.testing.assert_close(found.column(torch.tensor([7])), dense(points)[7])

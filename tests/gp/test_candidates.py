@@ -21,7 +21,7 @@ def kept(request, monkeypatch):
 
 
 def dense(kernel, state, points):
-    """Mean and variance from the answers as they stand, solved anew."""
+    """Mean and variance by the oracle, from the current answers."""
     X = torch.stack([x for x, _, _ in state.values()]).numpy()
     y = torch.tensor([value for _, value, _ in state.values()], dtype=torch.double).numpy()
     noise = torch.tensor([noise for _, _, noise in state.values()], dtype=torch.double).numpy()
@@ -36,7 +36,7 @@ def agrees(tracked, kernel, state, points, tolerance):
 
 
 def some_change(rng, points, state, noise, elsewhere=True):
-    """Set, change or take out a candidate, or a point from elsewhere."""
+    """Set, change or remove the answer of a candidate, or of a point from elsewhere."""
     key = rng.randrange(15) if rng.random() < 0.8 or not elsewhere else -rng.randrange(1, 5)
     if key in state and rng.random() < 0.3:
         del state[key]

@@ -200,7 +200,7 @@ def test_any_order_of_asks_and_answers_equals_a_rebuilt_model():
     model = bd.DelayedGP(points[:0], values[:0, None], noise_var=NOISE, covar_module=se())
     rows, out = [], []
     for new in range(40):
-        if new % 7 == 3:  # told without having been pending
+        if new % 7 == 3:  # told without ever being pending
             model = model.with_answer(points[new], values[new].item())
             rows.append(new)
         else:
@@ -299,7 +299,7 @@ def test_a_fantasy_model_has_gradients_of_its_own_hyperparameters():
         model = make()
         with torch.no_grad():
             model.covar_module.raw_lengthscale += step
-        model.posterior(T)  # leaves no trace
+        model.posterior(T)  # must leave no cache without gradients
         with propagate_grads(True):
             fantasy = model.fantasy_model()
             return fantasy.posterior(T).variance.sum(), fantasy.covar_module.raw_lengthscale
@@ -648,7 +648,7 @@ def test_kernels_and_means_that_do_not_fit_are_refused_when_the_model_is_made(
 
 
 class Summed(InputTransform):
-    """Sums of columns, by a buffer in single precision."""
+    """Sums of columns, with a buffer in single precision."""
 
     is_one_to_many = False
     transform_on_train = transform_on_eval = transform_on_fantasize = True
@@ -667,7 +667,7 @@ class Flat(Mean):
 
 
 def test_parts_are_checked_as_they_will_be_used():
-    kernel = RBFKernel()  # in single precision, and random in training
+    kernel = RBFKernel()  # in single precision, and with dropout in training mode
     kernel.register_module("features", torch.nn.Dropout(0.5))
     parts = {"covar_module": kernel, "mean_module": Flat()}
     model = bd.DelayedGP(X, Y, noise_var=NOISE, input_transform=Summed(), **parts)

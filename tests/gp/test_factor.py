@@ -15,7 +15,7 @@ def lower(n: int) -> Tensor:
 
 
 def grown(matrix: Tensor, *sizes: int) -> Factor:
-    """The factor of the first so many rows, then with more, and so on."""
+    """The factor of the leading block of the matrix, grown through the given sizes."""
     factor = Factor.of(matrix[: sizes[0], : sizes[0]].clone())
     for n in sizes[1:]:
         had = len(factor)

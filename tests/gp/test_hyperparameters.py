@@ -1,4 +1,4 @@
-"""Maximum a posteriori: slopes, several starts, and what there is without a factor."""
+"""Maximum a posteriori fits: gradients, several starts, and matrices without a factor."""
 
 import numpy as np
 import pytest
@@ -66,7 +66,7 @@ def test_values_left_out_are_predicted_as_by_the_others_alone():
 
 
 def test_the_best_of_several_starts_wins():
-    """From lengthscales that explain nothing all is noise; from others hardly anything is."""
+    """One start explains everything by noise, the other hardly anything: their optima differ."""
     y = np.sin(40 * X[:, 0])
     starts = [np.array(start) for start in ([4.0, 4.0, 0.0], [-3.0, 0.0, -14.0])]
     alone = [fit(objective(y), [start], 1e-7, 200) for start in starts]
@@ -92,7 +92,7 @@ def test_options_of_categories_are_as_the_columns_that_they_stand_for():
     numbers = rng.random((12, 1))
     options = [rng.integers(0, count, 12) for count in (3, 4)]
     encoded = np.hstack([numbers, np.eye(3)[options[0]], np.eye(4)[options[1]]])
-    encoded[5, 1:4] = 0.0  # a value that is not an option
+    encoded[5, 1:4] = 0.0  # an encoding that matches no option
     priors = LogNormal(np.full(8, 1.8), 1.7), NOISE
     theta = rng.normal(size=9)
     plain, quick = (Objective(encoded, Y, None, *priors, counts) for counts in ((), (3, 4)))

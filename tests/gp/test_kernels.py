@@ -158,7 +158,7 @@ def test_kernels_that_cannot_be_used_are_refused():
 
 
 class Returning(Kernel):
-    """A kernel whose values, and those of ``diag=True``, are as a test says."""
+    """A kernel that returns given values, and given values for ``diag=True``."""
 
     def __init__(self, values, diagonal=None):
         super().__init__()
@@ -196,7 +196,7 @@ def test_a_kernel_whose_values_change_from_call_to_call_is_refused():
     assert check_kernel(kernel.eval(), scattered(4)) is kernel
     opt = bd.RandomOptimizer(
         bd.FiniteDomain(scattered(4)), covar_module=kernel.train(), noise_var=1.0
-    )  # its own copy is evaluated
+    )  # the optimizer sets a copy of its own to evaluation mode
     opt.tell(opt.ask(), 1.0)
     assert kernel.training
 

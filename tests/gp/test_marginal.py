@@ -29,7 +29,7 @@ def answers(n, noise_std=0.3, known=None, seed=0):
 
 
 def by_hand(surrogate, data, X, middle, learns_noise, warm_start):
-    """One Cholesky factor for each pair of hyperparameters."""
+    """The reference: one Cholesky factor for each pair of hyperparameters."""
     scales, noises = priors(BOX, warm_start)
     y = (surrogate.warping(data.y) - surrogate.offset) / surrogate.scale
     middle = (middle - surrogate.offset) / surrogate.scale

@@ -26,7 +26,7 @@ def test_every_field_equals_the_written_out_formula(name, noise_var):
     mean, variance, z = posterior(
         kernel_function(kernel), X.numpy(), y.numpy(), noise_var, at.numpy()
     )
-    # Both solve a system of condition up to k / noise_var.
+    # Both solve a system whose condition number is up to k / noise_var.
     tolerance = 1e-8 + 1e-14 / noise_var
     np.testing.assert_allclose(got.mean, mean, rtol=tolerance, atol=tolerance)
     np.testing.assert_allclose(got.variance, variance, atol=tolerance)
@@ -111,12 +111,12 @@ def test_the_spread_counts_answers():
 
 
 def test_answers_are_drawn_from_the_posterior(monkeypatch):
-    """Exactly: they are linear in what is drawn, so unit vectors give mean and covariance."""
+    """Exact check: answers are linear in the normal draws, so unit vectors give both moments."""
     X, y, noise = scattered(9), normal(4), torch.full((9,), 0.05, dtype=torch.double)
-    known, again = [0, 2, 3, 5], 3  # the answered points, one of them asked again
+    known, again = [0, 2, 3, 5], 3  # the answered points; the fourth row is asked again
     told = [(row, 0.05) for row in known]
     answers = Posterior(se(), single(X[known], y, 0.05), labels=told)
-    noise[again] = 1.0 / (1.0 / 0.05 + 1.0 / 0.02)  # with noise of 0.02 this time
+    noise[again] = 1.0 / (1.0 / 0.05 + 1.0 / 0.02)  # averaged with one of noise 0.02
     labels = list(enumerate(noise.tolist()))
     asked = Posterior(se(), Data.single(X, torch.zeros(9).double(), noise), labels=labels)
     unit = torch.eye(18).double().view(18, 2, 9)
@@ -125,7 +125,7 @@ def test_answers_are_drawn_from_the_posterior(monkeypatch):
         patched.setattr(torch, "randn", lambda *shape, **options: next(drawn))
         mean, *moved = (asked.drawn_answers(answers, None) for _ in range(19))
     B = torch.stack(moved) - mean
-    # Another answer at every point that waits for one, averaged with what is known there.
+    # Weights of the drawn answers: each is averaged with the answer that is known there.
     fresh = torch.ones(9, dtype=torch.double)
     fresh[known] = torch.tensor([0.0, 0.0, 0.05 / 0.07, 0.0], dtype=torch.double)
     K, at = covariance(se(), X, X), torch.zeros(9).double()
@@ -148,7 +148,7 @@ def test_the_variance_alone_is_that_of_all_moments(monkeypatch):
     )
     found = scaled.variance(at)
     assert torch.equal(found, scaled.at(at).variance)
-    assert not found.requires_grad  # of the kernel's hyperparameters no graph is kept
+    assert not found.requires_grad  # no graph is kept for the kernel's hyperparameters
     assert scaled.variance(at.requires_grad_(True)).requires_grad
 
 

@@ -1,4 +1,4 @@
-"""Which of very many points a posterior is made of."""
+"""Which points, of very many, a posterior is conditioned on."""
 
 import pytest
 import torch
@@ -60,7 +60,7 @@ def test_means_given_all_answers_are_the_answers_where_these_are_exact(points, m
 
 
 def test_means_given_all_answers_are_not_those_of_the_luckiest(points, monkeypatch):
-    """A posterior of the largest answers and their neighbours is far above the function."""
+    """Conditioning on the largest answers and their neighbours overestimates the function."""
     data, truth = noisy(points, 0.25), points[1]
     lucky = data.at(representative(data.X, data.y, 30))
     monkeypatch.setattr(subset, "MOST_POINTS", 30)

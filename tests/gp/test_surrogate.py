@@ -47,7 +47,7 @@ def predict(surrogate, X, y, noise_var, at):
 
 @pytest.fixture
 def alike(monkeypatch):
-    """Every answer counts alike, crowded or not."""
+    """Every answer has the same weight, crowded or not."""
     monkeypatch.setattr(module, "spread_weights", lambda X: X.new_ones(len(X)))
 
 
@@ -55,7 +55,7 @@ def alike(monkeypatch):
 def test_it_is_botorch_s_model_with_a_matern_kernel_and_a_narrower_prior():
     ours = predict(fit(), X, Y, NONE, POINTS)
     bounds = torch.stack([POINTS.amin(dim=0), POINTS.amax(dim=0)])
-    # BoTorch's prior of lengthscales, narrower around the same mode.
+    # BoTorch's prior of lengthscales, made narrower around the same mode.
     mode = get_covar_module_with_dim_scaled_prior(2).lengthscale_prior.mode.item()
     kernel = MaternKernel(
         nu=2.5,
@@ -83,7 +83,7 @@ def test_it_is_botorch_s_model_with_a_matern_kernel_and_a_narrower_prior():
 
 
 def test_the_scale_is_that_of_places_and_not_of_answers():
-    """However many answers crowd at one place, it counts as one."""
+    """However many answers crowd at one place, they weigh as one."""
     crowd = X[Y.argsort()[12]] + 1e-3 * normal(80).reshape(40, 2)
     middle = Y.median().expand(40)
     few, many = (fit(torch.cat([X, crowd[:n]]), torch.cat([Y, middle[:n]])) for n in (5, 40))
@@ -214,7 +214,7 @@ def test_a_fit_to_many_answers_takes_a_subset(monkeypatch):
     other = fit_surrogate(domain, answers(domain.points, y), seed=2)
     assert many.hyperparameters() == again.hyperparameters()
     assert many.hyperparameters() != other.hyperparameters()
-    # The scale of the values is that of all of them.
+    # Values are scaled by the standard deviation of all of them.
     assert many.scale == pytest.approx(y.std().item())
     monkeypatch.setattr(module, "FEW_ITERATIONS", 1)
     cut_short = fit_surrogate(domain, answers(domain.points, y), seed=1)
@@ -260,7 +260,7 @@ def test_a_warm_start_is_where_learning_begins():
     nothing = fit(X[:0], Y[:0], [], warm_start=begin)
     assert nothing.covar_module.lengthscale.flatten().tolist() == pytest.approx(scales)
     assert nothing.noise_var == pytest.approx(max(learned.noise_var, 1e-7), rel=0.02)
-    # Few answers hardly move it; without it they are judged with the usual priors.
+    # Few answers hardly move a warm start; without one the usual priors apply.
     warm = fit(X[:4], Y[:4], NONE[:4], warm_start=begin)
     cold = fit(X[:4], Y[:4], NONE[:4])
 
@@ -269,7 +269,7 @@ def test_a_warm_start_is_where_learning_begins():
         return ratio.log().abs().max().item()
 
     assert distance(warm) < 0.25 < distance(cold)
-    # Many answers outweigh where it began.
+    # Many answers outweigh a poor start.
     far = Hyperparameters([4.0 * s for s in scales], 4.0 * learned.noise_var)
     assert distance(fit(warm_start=far)) < 0.7
     assert distance(fit(X[:0], Y[:0], [], warm_start=far)) == pytest.approx(math.log(4.0))
@@ -290,7 +290,7 @@ def test_values_that_span_decades_are_told_apart_after_warping():
 
 
 def chosen(y, noise_var=None, **options):
-    """The base that a fit to values at X takes."""
+    """The base of the half-rank warping that a fit to y at X chooses."""
     weight = spread_weights(FiniteDomain(POINTS).encoding(X))
     warping = fit(y=y, noise_var=noise_var, warp="half-rank", **options).warping
     return next(base for base in BASES if half_rank(y, weight, base) == warping)
@@ -349,7 +349,7 @@ def test_a_warping_that_there_is_not_is_refused(warp):
 
 @pytest.mark.parametrize(("count", "noise"), [(200, 0.3), (400, 0.3)])
 def test_noise_as_large_as_the_signal_is_not_taken_for_a_function(count, noise):
-    """One that varies from point to point explains such answers as well, without any noise."""
+    """A function that varies from point to point would explain such answers without noise."""
     X = torch.rand(count, 3, generator=generator(0), dtype=torch.double)
     drawn = torch.randn(count, generator=generator(1), dtype=torch.double)
     y = noise * drawn - (X - 0.4).square().sum(dim=1)
@@ -359,7 +359,7 @@ def test_noise_as_large_as_the_signal_is_not_taken_for_a_function(count, noise):
 
 
 def test_an_option_that_makes_no_difference_has_a_long_lengthscale():
-    """Longer than the prior lets that of a number become that makes none."""
+    """Longer than the prior allows for a number that makes no difference."""
     X = torch.cat([scattered(60, 2), torch.arange(60).remainder(3).double().unsqueeze(1)], dim=1)
     domain = FiniteDomain(X, cat_dims=[2])
     opt = BPEDelayOptimizer(domain, 100, seed=0)

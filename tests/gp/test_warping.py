@@ -28,7 +28,7 @@ values = st.lists(st.floats(-1e9, 1e9, allow_nan=False, width=32), min_size=1, m
 
 
 def fitted(kind, y):
-    """The first warping of values that count alike."""
+    """The warping fitted to values of equal weight."""
     return WARPINGS[kind](y, torch.ones_like(y))[0]
 
 
@@ -85,7 +85,7 @@ def test_an_answer_that_weighs_twice_is_two_of_its_value():
 
 
 def test_a_crowd_counts_as_one_point():
-    """Nine answers at one place and three far apart; of very many as well, from some of them."""
+    """Nine answers crowd at one place, three lie apart; also with very many answers."""
     apart = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]], dtype=torch.double)
     crowd = torch.tensor([[1.0, 1.0]], dtype=torch.double).repeat(9, 1)
     weight = spread_weights(torch.cat([apart, crowd]))
@@ -96,7 +96,7 @@ def test_a_crowd_counts_as_one_point():
 
 
 def test_answers_near_the_best_leave_the_rest_apart():
-    """The more answers crowd near the best, the less would be left of all other values."""
+    """With equal weights, a crowd near the best leaves little range to all other values."""
     X = torch.linspace(0.0, 1.0, 11, dtype=torch.double).unsqueeze(-1)
     X = torch.cat([X, torch.linspace(0.49, 0.51, 40, dtype=torch.double).unsqueeze(-1)])
     y = -(X - 0.5).abs().squeeze(-1)

@@ -14,7 +14,7 @@ BOX = BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double))
 
 
 def ledger_of(rows, source=None):
-    """Trials on some rows of the points; the one with number 1 still runs."""
+    """Trials at the given rows of the points; trial 1 is still running."""
     ledger = Ledger()
     for number, row in enumerate(rows):
         index = row if source is None else None

@@ -306,7 +306,7 @@ def test_an_interrupted_save_leaves_the_last_state(tmp_path, monkeypatch):
     def interrupted(db, key, value):
         raise KeyboardInterrupt
 
-    opt.notes["last"] = 1  # is written after the events
+    opt.notes["last"] = 1  # notes are written after the events
     monkeypatch.setattr(sqlite, "_write_meta", interrupted)
     with pytest.raises(KeyboardInterrupt):
         opt.save(path)
@@ -486,7 +486,7 @@ def test_a_kill_inside_a_commit_leaves_the_last_state(tmp_path, when):
         bd.load(path)
     opt = make()
     opt.ask()
-    opt.save(path)  # what was never committed is in nobody's way
+    opt.save(path)  # uncommitted leftovers do not hinder a save
     same(opt, bd.load(path))
 
 
@@ -675,11 +675,11 @@ def test_flipped_bytes_never_do_more_than_an_error(stored):
             bd.load(stored)
         except StorageError as error:
             said.append(str(error))
-    assert not [message for message in said if "\\n" in message]  # as SQLite has line breaks
+    assert not [message for message in said if "\\n" in message]  # SQLite's errors have line breaks
 
 
 def data_of(kind, path, value):
-    """A change of the data of one event of a kind."""
+    """SQL that changes the data of one event of a kind."""
     first = f"(SELECT min(number) FROM events WHERE kind = '{kind}' AND number > 4)"
     return f"UPDATE events SET data = json_set(data, '$.{path}', {value}) WHERE number = {first}"
 
@@ -774,7 +774,7 @@ def test_a_trigger_is_never_run(stored, name):
     opt = bd.load(stored)
     with closing(sqlite3.connect(stored)) as db:
         db.execute("CREATE TRIGGER a AFTER INSERT ON events BEGIN DELETE FROM events; END")
-        db.execute("PRAGMA writable_schema = ON")  # such names are reserved
+        db.execute("PRAGMA writable_schema = ON")  # reserved names cannot be created directly
         text = f"CREATE TRIGGER {name} AFTER INSERT ON events BEGIN DELETE FROM events; END"
         db.execute("UPDATE sqlite_master SET name = ?, sql = ? WHERE name = 'a'", (name, text))
         db.commit()
@@ -923,8 +923,8 @@ def test_a_file_that_cannot_be_locked_is_told(stored):
     ):
         pass
     with sqlite.in_use(stored.parent / "nowhere" / "study.db", None):
-        pass  # told when the file is written
-    Path(f"{stored}.lock").write_text("12345\n", encoding="utf-8")  # of another program
+        pass  # reported only when the file is written
+    Path(f"{stored}.lock").write_text("12345\n", encoding="utf-8")  # a file of another program
     with pytest.raises(
         StorageError, match=r"\.lock, which says whether a run uses .* move it away"
     ):

@@ -1,4 +1,4 @@
-"""What is said of a state that another optimizer refuses."""
+"""The messages when an optimizer refuses the state of another."""
 
 import pytest
 import torch

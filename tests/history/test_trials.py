@@ -72,7 +72,7 @@ def test_trials_are_found_by_object_and_by_id(ledger):
 
 
 def everything(ledger):
-    """One event of each kind that trials tell, and others."""
+    """Append one event of each kind that concerns trials, and others."""
     settle(ledger, 1, "failed", reason="x")
     attached = Event("attached", 3.0, value=1.0, data={"x": [0.0], "point": 0})
     ledger.attach(attached, bd.FiniteDomain(line(5)))
@@ -213,7 +213,7 @@ def test_only_answers_far_from_enough_others_are_suspect(ledger):
     assert "lies" in ledger.far(50.0)
     assert ledger.far(0.35) == ledger.far(-0.5) == ""
     settle(ledger, 8, "completed", 50.0)
-    assert ledger.far(60.0) == ""  # no further than others
+    assert ledger.far(60.0) == ""  # no further away than trial 8
     assert "lies" in ledger.far(50.0, than=ledger[8])
     ledger.correct(Event("corrected", 3.0, 8, 0.5))
     assert "lies" in ledger.far(60.0)

@@ -16,8 +16,8 @@ import botorch_delay as bd
 from botorch_delay.integrations.optuna import ATTRIBUTE, DelaySampler
 
 SPACE = {"n": IntDistribution(0, 9), "x": FloatDistribution(0.0, 1.0, step=0.125)}
-# Small rounds, which a dead worker holds up, and a space in which points can coincide. No live
-# trial takes an hour, however busy the machine is. Fits would cost most.
+# Small rounds, so that a dead worker holds them up; a space in which points can coincide; an hour
+# until a trial is stale, longer than any live one; a fixed kernel, as fits would cost most.
 ARGUMENTS = {
     "covar_module": se(),
     "noise_var": 1e-2,
@@ -67,7 +67,7 @@ def main(url, number, trials, dies_at):
 
     for _ in range(trials):
         trial = study.ask(SPACE)
-        trial.set_user_attr("began", time.monotonic())  # one clock for all processes
+        trial.set_user_attr("began", time.monotonic())  # monotonic: one clock for all processes
         asked += 1
         running.append(trial)
         if dies_at == f"trial {asked}":

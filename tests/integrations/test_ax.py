@@ -51,9 +51,9 @@ LINE = [RangeParameterConfig(name="x", parameter_type="float", bounds=(0.0, 1.0)
 
 
 def loss(values):
-    """Smallest at a rate of 0.01, in steps of 1/512: Ax's files keep these values to the last bit.
+    """Smallest at a rate of 0.01, in steps of 1/512, which Ax's files keep to the last bit.
 
-    Of others they keep nine decimals, read back with errors of an ulp.
+    Other values are rounded to nine decimals, and read back with errors of an ulp.
     """
     if "x" in values:
         return round((values["x"] - 0.3) ** 2 * 512 / 7) / 512
@@ -181,7 +181,7 @@ def test_pending_arms_are_not_suggested_again():
             index, raw_data={"loss": 3.0 * (arms(client)[index]["x"] - 1) ** 2 - 5.0}
         )
 
-    # So much noise and so little curiosity that the rule would repeat the best place, 1.
+    # So much noise and so little exploration that the rule would repeat the best place, 1.
     places = RangeParameterConfig(name="x", parameter_type="int", bounds=(0, 3))
     options = {"covar_module": se(1.0), "noise_var": 1.0, "exploit": bd.UCB(1e-4)}
     client = make_client(DelayGenerationNode(horizon=30, **options), [places])
@@ -284,7 +284,7 @@ def test_arms_that_no_trial_was_made_of_are_forgotten():
 
 @pytest.mark.parametrize("kept", [0, 1, 2])
 def test_arms_rest_on_nothing_that_was_dropped(tmp_path, kept):
-    # The first of the arms opened the round; whichever becomes a trial, the run goes on.
+    # The first arm opened the round; whichever arm becomes a trial, the run goes on.
     client = make_client(DelayGenerationNode(horizon=9))
     strategy, experiment = client._generation_strategy, client._experiment
     runs = strategy.gen(experiment=experiment, num_trials=3)

@@ -1,4 +1,4 @@
-"""What every engine must do: ask as the optimizer by itself would, and go on after a restart."""
+"""What every engine must do: ask as the optimizer itself would, and go on after a restart."""
 
 import contextlib
 import importlib
@@ -27,7 +27,7 @@ FIXED = {"covar_module": se(0.3), "noise_var": 1e-4}
 
 
 def loss(params):
-    """With nine decimals, which is what Ax keeps."""
+    """Rounded to nine decimals, as Ax keeps no more."""
     return round((params["x"] - 0.3) ** 2 + params["n"] / 9 + (params["kind"] == "a"), 9)
 
 
@@ -186,7 +186,7 @@ class Ray:
 
 @pytest.fixture(params=ENGINES)
 def make(request, tmp_path):
-    """Makes an engine with options of the optimizer; it minimises ``loss``."""
+    """Makes an engine, given options of the optimizer; it minimises ``loss``."""
     pytest.importorskip(request.param)
     kind = {"ax": Ax, "optuna": Optuna, "ray": Ray}[request.param]
     return lambda **options: kind(tmp_path, **options)

@@ -32,7 +32,7 @@ MIXED = {
     "size": IntDistribution(1, 64, log=True),
     "step": FloatDistribution(-1.0, 1.0, step=0.25),
 }
-# For tests of anything else than the fits, which cost most of the time.
+# For tests that are not about fits: these would cost most of the time.
 GIVEN = {"covar_module": se(), "noise_var": 1e-2}
 
 
@@ -105,7 +105,7 @@ def test_workers_that_keep_choosing_the_same_do_not_do_so_for_ever(tmp_path, mon
     for thread in threads:
         thread.join()
     assert params[12] != params[13]
-    assert len(claims) == 4  # each of them chose anew once
+    assert len(claims) == 4  # each of them chose a second time
 
 
 def test_a_trial_whose_first_two_choices_are_taken_makes_a_third(monkeypatch):
@@ -216,7 +216,7 @@ def test_the_search_space_is_there_before_the_first_result_and_is_a_copy():
     study = make_study(DelaySampler())
     first = study.ask(PLANE)
     assert study.trials[0].state is Theirs.RUNNING
-    assert ATTRIBUTE not in study.trials[0].system_attrs  # nothing was known of the parameters
+    assert ATTRIBUTE not in study.trials[0].system_attrs  # the parameters were not known yet
     found = study.sampler.infer_relative_search_space(study, study.trials[0])
     assert found == PLANE
     found.clear()
@@ -422,7 +422,7 @@ def test_threads_share_one_sampler(tmp_path):
     assert len(set(asked_points(study))) == 12
     optimizer = study.sampler.optimizer(study)
     assert len(optimizer.trials) == 12
-    study.ask(PLANE)  # whichever answer came last
+    study.ask(PLANE)  # reads every answer, whichever came last
     assert study.sampler.optimizer(study).round > 1
 
 
@@ -443,7 +443,7 @@ def test_stale_trials_are_freed_on_any_storage_and_may_come_late(tmp_path, monke
         study.tell(trial, height(trial.params))
     optimizer = sampler.optimizer(study)
     assert optimizer.trials[0].state is bd.TrialState.ABANDONED
-    assert len(optimizer.rounds) == 1  # it went on
+    assert len(optimizer.rounds) == 1  # the round no longer waited for it
     assert study.trials[1].state is Theirs.RUNNING
     assert silent.number == 1
     study.tell(dead, 0.25)
@@ -480,7 +480,7 @@ def test_results_from_elsewhere_leave_every_process_the_same_set(kernel):
 
 @pytest.mark.parametrize("asks", [False, True])
 def test_every_process_sees_a_stale_trial_that_failed_at_last_alike(monkeypatch, asks):
-    """It was lost if the record of an ask says so."""
+    """It counts as lost if the record of an ask says so."""
     sampler = DelaySampler(30, search_space=PLANE, exploit=None, stale_after=100.0)
     study = make_study(sampler)
     slow = study.ask(PLANE)
@@ -535,7 +535,7 @@ def test_a_retried_trial_brings_its_parameters_and_no_ask():
 
 
 def test_an_ask_costs_what_is_new_not_what_is_there(tmp_path, monkeypatch):
-    """No optimizer is made anew, no trial is taken in twice, no fit is repeated."""
+    """No optimizer is rebuilt, no trial is taken in twice, no fit is repeated."""
     study = make_study(optuna.samplers.RandomSampler(seed=0), journal(tmp_path))
     study.optimize(lambda t: height({n: t.suggest_float(n, 0, 1) for n in "xy"}), n_trials=120)
     made, fits, taken, attached, restarts = [], [], [], [], []
@@ -562,7 +562,7 @@ def test_an_ask_costs_what_is_new_not_what_is_there(tmp_path, monkeypatch):
     study.optimize(lambda t: height({n: t.suggest_float(n, 0, 1) for n in "xy"}), n_trials=10)
     assert [len(calls) for calls in (made, fits, attached, restarts)] == before
     assert len(made) == 1
-    assert len(taken) == 10  # of each trial its answer
+    assert len(taken) == 10  # one per trial: its answer
 
 
 # Errors

@@ -43,7 +43,7 @@ def overlapping(trials):
 
 
 def run_workers(folder, url, study, plan, monkeypatch):
-    """Play; no result is lost, no point given away twice, the rounds go on and all see the same."""
+    """Run the workers; no result is lost, no point given out twice, and all see the same rounds."""
     workers = [start(url, n, trials, dies_at) for n, (trials, dies_at) in enumerate(plan)]
     for worker in workers:
         worker.join(timeout=500)
@@ -64,7 +64,7 @@ def run_workers(folder, url, study, plan, monkeypatch):
     assert held in (left, left - 1)  # one of them may have had no point yet
     later = datetime.now() + timedelta(hours=2)
     monkeypatch.setattr(plugin, "_now", lambda: later)
-    while len(study.sampler.optimizer(study).rounds) <= max(closed, 1):  # the dead hold it no more
+    while len(study.sampler.optimizer(study).rounds) <= max(closed, 1):  # free of dead workers
         trial = study.ask(optuna_worker.SPACE)
         study.tell(trial, 1.0 + trial.number)
         assert trial.number < len(trials) + 30

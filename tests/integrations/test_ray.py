@@ -39,8 +39,8 @@ QUIET = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "RAY_DISABLE_METRICS_COLLECTION": "1",
-    "RAY_prestart_worker_first_driver": "0",  # each imports for seconds
-    # A busy machine is no reason to kill a worker, or to give up.
+    "RAY_prestart_worker_first_driver": "0",  # they would import for seconds
+    # A busy machine is no reason to kill a worker, or to give up starting one.
     "RAY_memory_monitor_refresh_ms": "0",
     "RAY_raylet_start_wait_time_s": "600",
 }
@@ -150,7 +150,7 @@ def test_spaces_that_cannot_be_searched(space, error, message):
 def test_nothing_is_called_searcher():
     search = searcher()
     assert isinstance(search, Searcher)
-    assert not hasattr(search, "searcher")  # Tune takes what has it for a wrapper
+    assert not hasattr(search, "searcher")  # Tune takes an object that has it for a wrapper
 
 
 def test_configurations_are_tune_s_own_with_values():
@@ -361,7 +361,7 @@ def test_concurrency_is_limited_by_tune_s_own():
 
 
 def state_of_tune(trials):
-    """What Tune writes of its own, of trials that are running."""
+    """The part of its state file that Tune itself writes, for running trials."""
     return json.dumps(
         {
             "trial_data": [
@@ -372,7 +372,7 @@ def state_of_tune(trials):
 
 
 def restored_from(folder, known_first):
-    """A searcher that knows its space before it is restored, or after."""
+    """A restored searcher that knew its space before, or is told it afterwards."""
     restored = DelaySearch("loss", "min", **FIXED)
     if known_first:
         restored.set_search_properties(None, None, SPACE, num_samples=1)
@@ -421,7 +421,7 @@ def test_how_a_trial_ended_may_be_in_the_state_of_tune_alone(tmp_path, known_fir
     ]
     restored.on_trial_complete("c", {"loss": 1.0})
     assert restored.optimizer.trials[2].value == 1.0
-    restored.save_to_dir(str(tmp_path), "2026-01-03")  # is of the present session then
+    restored.save_to_dir(str(tmp_path), "2026-01-03")  # saved by the present session
     again = searcher()
     again.restore_from_dir(str(tmp_path))
     assert [trial.value for trial in again.optimizer.trials] == [2.0, None, 1.0, None]
@@ -510,7 +510,7 @@ def test_what_came_before_the_space_is_kept_and_not_yet_written(tmp_path):
     assert fresh.optimizer.horizon == 5
     fresh.save(str(tmp_path / "state"))
     waiting = DelaySearch(**FIXED)
-    waiting.add_evaluated_point(points[1], 0.5)  # the file has it
+    waiting.add_evaluated_point(points[1], 0.5)  # the file has this result too
     waiting.restore(str(tmp_path / "state"))
     waiting.set_search_properties(None, None, SPACE, num_samples=9)
     for search in (fresh, waiting):
@@ -536,7 +536,7 @@ def test_a_file_goes_on_waiting_until_the_space_is_known(tmp_path):
 
 
 def kept_by(search):
-    """All that a searcher knows, its optimizer as it is and the rest copied."""
+    """Everything a searcher knows: the run itself, and copies of the rest."""
     return {n: v if n == "_run" else copy.copy(v) for n, v in vars(search).items()}
 
 
@@ -560,7 +560,7 @@ def test_a_file_of_another_run_is_refused(tmp_path, changes, message, known_firs
     if known_first:
         other.set_search_properties(None, None, space, num_samples=7)
         other.suggest("b")
-    elif "metric" not in changes and "mode" not in changes:  # which are compared at once
+    elif "metric" not in changes and "mode" not in changes:  # those are compared at once
         other.restore(str(tmp_path / "state"))
     before = kept_by(other)
     refused = functools.partial(other.restore, str(tmp_path / "state"))
@@ -676,7 +676,7 @@ def test_optuna_s_search_plays_the_sampler(tmp_path):
 @pytest.fixture(scope="module")
 def cluster():
     """A local cluster with two workers."""
-    # Not pytest's own folder: the names of sockets must be short.
+    # Not pytest's own folder: the paths of sockets must be short.
     folder = tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True)
     with pytest.MonkeyPatch.context() as patch, folder as place:
         for name, value in QUIET.items():
@@ -748,9 +748,9 @@ def make_train():
     """A trainable that is sent to workers by value: they cannot import this module."""
 
     def kill_driver(driver, folder):
-        # Ray copies its state and ours file by file: a kill in between leaves empty files, of Ray's
-        # own too, from which nothing can be restored, or files that differ in their trials, of
-        # which Ray then runs fewer. So freeze it and look, until all is there.
+        # Ray copies its state and ours file by file. A kill in between leaves empty files, even of
+        # Ray's, from which nothing can be restored, or files that disagree on the trials, of which
+        # Ray then runs fewer. So stop the driver and look, and kill it only if all is there.
         import json
         import os
         import pathlib
@@ -771,10 +771,10 @@ def make_train():
             states = {past["state"] for past in trials.values()}
             known = {json.loads(data)["status"] for data, _ in experiment["trial_data"]}
             return (
-                {"completed", "failed"} <= states  # else Ray would run again what has raised
+                {"completed", "failed"} <= states  # else Ray would rerun the trial that raised
                 and "ERROR" in known
                 and len(experiment["trial_data"]) == generator["counter"] == len(trials)
-                # Else its worker, which outlives the driver, takes a number of the restored run.
+                # Else its worker outlives the driver and takes a number of the restored run.
                 and (folder.parent / "began-4").exists()
             )
 
@@ -785,7 +785,7 @@ def make_train():
         while True:
             if is_whole():
                 os.kill(driver, signal.SIGSTOP)
-                while not has_stopped():  # a thread finishes the write that it is in
+                while not has_stopped():  # a thread first finishes its current write
                     pass
                 if is_whole():
                     os.kill(driver, signal.SIGKILL)

@@ -1,9 +1,9 @@
 """Problems, noise, delays and results from elsewhere that are as bad as the assumptions allow.
 
-All of it is built against BPE-Delay's own first rounds: a function on the edge of the norm ball
-whose maximiser lies where the first design knows least, and which shows that design a decoy that is
-all but as good; noise of two values, as rough as its scale allows; delays that hold back what
-speaks for the maximiser, where a mode allows that.
+The problems are built against BPE-Delay's own first rounds: a function on the edge of the norm
+ball whose maximiser lies where the first design knows least, and whose value at a design point is
+almost as good (a decoy); two-valued noise, as large as its scale allows; delays that hold back the
+answers that favour the maximiser, where a mode allows that.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from botorch_delay.gp.kernels import covariance
 HORIZON, DELTA, NORM = 100, 0.1, 2.0
 LATE = 25  # asks
 NEVER = 10**6
-# Where evaluations are exact, and all that may be the maximiser have been asked, others are asked
-# of which it is known that they are worse: their regret is no longer bounded, with good reason.
+# With exact evaluations, once every point that may be the maximiser has been asked, only points
+# known to be worse are left to ask. Their regret is not bounded, and need not be.
 ALL_KNOWN = (
     "every active point is infeasible or its exact value is known already, so points that bounds "
     "had eliminated are asked."
@@ -80,7 +80,7 @@ def _pick(n: int, g: Generator) -> int:
 
 @dataclass(frozen=True)
 class Combination:
-    """sum_i w_i k(., c_i)."""
+    """A function sum_i w_i k(., c_i) in the RKHS of the kernel."""
 
     centres: Tensor
     weights: Tensor
@@ -94,13 +94,13 @@ class Combination:
         return Combination(self.centres, factor * self.weights)
 
     def square(self, kernel: Kernel) -> tuple[Tensor, Tensor]:
-        """The squared norm, and what rounding may have taken from it."""
+        """The squared RKHS norm, and how much rounding may have taken from it."""
         K, w = covariance(kernel, self.centres, self.centres).detach(), self.weights
         eps = torch.finfo(K.dtype).eps
         return w @ K @ w, 4 * len(w) * eps * (w.abs() @ K.abs() @ w.abs())
 
     def of_norm(self, norm: float, kernel: Kernel) -> Combination:
-        """A multiple of the given norm, or less by no more than rounding."""
+        """A multiple with the given norm; rounding may leave it slightly below, never above."""
         square, rounding = self.square(kernel)
         return self.times(norm / (square + rounding).sqrt())
 
@@ -109,16 +109,16 @@ class Combination:
 
 
 def _bump(space: Space, row: int) -> Combination:
-    """The kernel at a point, of norm 1."""
+    """The kernel centred at a point, scaled to norm 1."""
     one = torch.ones(1, dtype=torch.double)
     return Combination(space.points[row : row + 1], one).of_norm(1.0, space.kernel)
 
 
 def _hidden(space: Space, design: Tensor) -> Combination:
-    """What a design cannot see, of norm 1, largest where the design knows least.
+    """A function of norm 1 that the design cannot see, with its maximum where it knows least.
 
-    The kernel at the point of the largest deviation less its regression on the design. Where
-    rounding would blur the norm of that, only the first half of the design counts.
+    The kernel at the point of largest posterior deviation, less its regression on the design.
+    Where rounding would blur its norm, only the first half of the design is used, and so on.
     """
     while True:
         X = space.points[design]
@@ -136,33 +136,33 @@ def _hidden(space: Space, design: Tensor) -> Combination:
 
 
 def hidden(space: Space, design: Tensor, g: Generator) -> Combination:
-    """The design sees next to nothing but noise."""
+    """A function of which the design sees hardly anything but noise."""
     return _hidden(space, design)
 
 
 def bump(space: Space, design: Tensor, g: Generator) -> Combination:
-    """The kernel at the point of which the design knows least."""
+    """The kernel centred at the point of which the design knows least."""
     return _bump(space, int(_hidden(space, design).values(space).argmax()))
 
 
 def decoy(space: Space, design: Tensor, g: Generator) -> Combination:
-    """What is hidden, and a bump at a design point that is almost as high as the maximum.
+    """The hidden function, and a bump at a design point that is almost as high as the maximum.
 
-    Where there is hardly any noise, bounds need all their width not to eliminate the maximum.
+    Where there is hardly any noise, only bounds of full width keep the maximiser.
     """
     lure = _bump(space, int(design[_pick(len(design), g)]))
     return _outshone(space, _hidden(space, design), lure)
 
 
 def crowd(space: Space, design: Tensor, g: Generator) -> Combination:
-    """What is hidden, and bumps of any height at all points of the design."""
+    """The hidden function, and bumps of random heights at all design points."""
     weights = torch.randn(len(design), generator=g, dtype=torch.double)
     lures = Combination(space.points[design], weights).of_norm(1.0, space.kernel)
     return _outshone(space, _hidden(space, design), lures)
 
 
 def _outshone(space: Space, top: Combination, lure: Combination) -> Combination:
-    """Both, with as much of the lure as leaves the maximiser where it is."""
+    """The sum of both, with the lure scaled as far as the maximiser stays where it is."""
     high, low = top.values(space), lure.values(space)
     best = int(high.argmax())
     rises = low - low[best]
@@ -174,14 +174,14 @@ def _outshone(space: Space, top: Combination, lure: Combination) -> Combination:
 
 
 def dipole(space: Space, design: Tensor, g: Generator) -> Combination:
-    """The difference of the kernels at a point that the design knows little of and the nearest."""
+    """The kernel at a point that the design knows little of, less that at its nearest neighbour."""
     row = int(_hidden(space, design).values(space).argmax())
     nearest = int((space.points - space.points[row]).norm(dim=1).topk(2, largest=False).indices[1])
     return _bump(space, row) + _bump(space, nearest).times(-1.0)
 
 
 def mixture(space: Space, design: Tensor, g: Generator) -> Combination:
-    """No design in view: kernels at random points."""
+    """A random combination of kernels at random points, regardless of the design."""
     rows = torch.randperm(len(space.points), generator=g)[:20]
     return Combination(space.points[rows], torch.randn(20, generator=g, dtype=torch.double))
 
@@ -211,7 +211,7 @@ Delay = Callable[[Answer], int]
 
 
 def against_the_best(answer: Answer) -> int:
-    """What speaks for the maximiser comes late: its good noise, and the bad noise of others."""
+    """Answers that favour the maximiser come late: its own good noise, and others' bad noise."""
     return LATE if (answer.noise > 0) is answer.is_best else 0
 
 
@@ -232,7 +232,7 @@ def best_never(answer: Answer) -> int:
 
 
 def good_points_never(answer: Answer) -> int:
-    """The best tenth of all points."""
+    """No answer for the best tenth of all points."""
     return NEVER if answer.f[answer.trial.index] >= answer.f.quantile(0.9) else 2
 
 
@@ -240,7 +240,7 @@ def some_of_the_design_never(answer: Answer) -> int:
     return NEVER if answer.trial.slot % 4 == 1 else 5
 
 
-# Where a mode's claim allows delays that depend on values and noise, and where on points alone.
+# For modes whose claim allows delays that depend on values and noise, or on points only.
 ON_VALUES = (against_the_best, best_late, large_values_late, design_late)
 ON_POINTS = (best_never, good_points_never, best_late, some_of_the_design_never)
 
@@ -249,7 +249,7 @@ Failure = Callable[[Answer, int], bool]  # given how often the point was asked b
 
 
 def some_points_at_first(answer: Answer, before: int) -> bool:
-    """The maximiser, and every third point of the domain."""
+    """The first trial of the maximiser, and of every third point of the domain."""
     row = answer.trial.index or 0
     return before == 0 and (answer.is_best or row % 3 == 0)
 
@@ -267,16 +267,16 @@ class Mode:
     """A way to use BPE-Delay, and what its claim allows an adversary.
 
     Attributes:
-        options: of the constructor, one of several.
-        delays: that the claim allows; none of them where a delay law is given.
-        law: of independent delays.
-        as_published: whether ``as_published`` makes the optimizer.
-        attached: results from elsewhere: "biased" where they play no part in the bounds, "fair"
+        options: constructor options; each run takes one of them.
+        delays: the delays that the claim allows; unused where a delay law is given.
+        law: the law of independent delays.
+        as_published: whether ``BPEDelayOptimizer.as_published`` makes the optimizer.
+        attached: results from elsewhere: "biased" where the bounds do not use them, "fair"
             where they do.
-        stops: whether values may decide when the run ends.
-        failure: which trials come back without a value: they fail or, where a problem allows it,
+        stops: whether an early end of the run may depend on values.
+        failure: which trials come back without a value: they fail or, where the problem allows it,
             are abandoned and answered later.
-        only_certified: whether nothing but ``certificate`` is claimed under such failures.
+        only_certified: whether ``certificate`` is all that is claimed under these failures.
     """
 
     options: tuple[dict[str, Any], ...] = ({},)
@@ -307,7 +307,7 @@ class Problem:
 
     @property
     def may_abandon(self) -> bool:
-        """A design point that is given up is not asked again where evaluations are exact."""
+        """Not with exact evaluations: there an abandoned design point is not asked again."""
         return not self.exact
 
     @property
@@ -315,10 +315,10 @@ class Problem:
         return 1.0 if self.options.get("maximize", True) else -1.0
 
     def optimizer(self, divide: float = 1.0) -> bd.BPEDelayOptimizer:
-        """With the right constants, or with both divided by the same number."""
+        """An optimizer with the right constants, or with both divided by ``divide``."""
         space, mode = self.space, self.mode
         options = dict(self.options)
-        # Exact evaluations have a noise of any scale above zero.
+        # Exact evaluations satisfy the assumption with any noise scale above zero.
         scale = 1e-9 if self.exact else space.noise_std
         constants = NORM / divide, scale / divide
         confidence = bd.RKHSConfidence(*constants, options.pop("tight", True))
@@ -336,13 +336,13 @@ class Problem:
 def make_problem(
     mode: Mode, seed: int, name: str | None = None, function: Function | None = None
 ) -> Problem:
-    """One of all combinations of spaces, functions and delays; 308 seeds in a row give each once.
+    """A combination of space, function and delay; 308 consecutive seeds give each one once.
 
     Args:
-        mode: to play.
-        seed: of everything.
-        name: of the space, if it is not to follow from the seed.
-        function: likewise.
+        mode: the mode to play.
+        seed: fixes the problem and the run.
+        name: of the space; by default it follows from the seed.
+        function: builds the objective; by default it follows from the seed.
     """
     g = generator(seed)
     name = name or tuple(SPACES)[seed % len(SPACES)]
@@ -350,7 +350,7 @@ def make_problem(
     delay = mode.delays[seed % len(mode.delays)]
     options = mode.options[_pick(len(mode.options), g)]
     space = SPACES[name]
-    # Hidden from the first round, or from the first two.
+    # The function is hidden from the design of the first round, or of the first two.
     schedule, fraction = options.get("rounds", bd.HorizonRounds()), options.get("explore_fraction")
     size = schedule.design_size(1, 1, HORIZON, fraction or 1.0)
     if _pick(2, g):
@@ -365,15 +365,15 @@ def make_problem(
 
 @dataclass
 class Outcome:
-    """Of a run.
+    """What happened in a run.
 
     Attributes:
         lost: whether the maximiser was eliminated.
-        exceeded: whether the regret was above what was certified, at any time.
+        exceeded: whether the regret was above the certified regret at any look.
         refuted: whether the certificate was refused because the answers contradict the constants.
-        returned: whether a claim that had ended came back.
-        missing: what the guarantee lacked at the end.
-        eliminated: how many points were, at the end.
+        returned: whether the guarantee held again after it had ended.
+        missing: the reasons why the guarantee did not hold at the end.
+        eliminated: the number of points eliminated at the end.
     """
 
     lost: bool = False
@@ -385,7 +385,7 @@ class Outcome:
 
 
 class _Run:
-    """One run; what else is done against it follows from its seed."""
+    """One run; noise, save, attached results and early stop follow from the problem's seed."""
 
     def __init__(self, problem: Problem, folder: Path, divide: float) -> None:
         self.problem, self.mode, self.f = problem, problem.mode, problem.f
@@ -399,7 +399,7 @@ class _Run:
         self.saved = HORIZON // 5 + _pick(HORIZON // 2, g)
         self.folder = folder if _pick(3, g) == 0 else None
         self.attached = _pick(HORIZON // 2, g) if _pick(2, g) else None
-        self.stops = self.mode.stops and _pick(4, g) == 0  # as soon as it looks bad
+        self.stops = self.mode.stops and _pick(4, g) == 0  # stops as soon as it looks bad
         self.divide = divide
         self.due: dict[int, list[tuple[int, float]]] = {}
         self.failing: set[int] = set()
@@ -440,7 +440,7 @@ class _Run:
         self.due.setdefault(step + 1 + delay, []).append((trial.id, answer.value))
 
     def tell(self, number: int, value: float, step: int) -> bool:
-        """Whether it looks bad for the maximiser now."""
+        """Answer a trial or let it fail; returns whether the maximiser looks bad now."""
         if number in self.failing:
             self.failing.remove(number)
             if not self.problem.may_abandon or _pick(2, self.g):
@@ -454,7 +454,7 @@ class _Run:
         return self.opt.trials[number].index == self.best and value < self.f[self.best]
 
     def look(self, closed: bool = False) -> None:
-        """Whether all still holds that is claimed at all times."""
+        """Record whether a claim that should hold at all times has been broken."""
         if closed or len(self.opt.rounds) > self.closed:
             self.closed = len(self.opt.rounds)
             self.outcome.lost |= self.best not in self.opt.active_set.indices
@@ -479,7 +479,7 @@ class _Run:
 
 
 def play(problem: Problem, folder: Path, divide: float = 1.0) -> Outcome:
-    """A whole run, saved and loaded once on the way; constants are divided by ``divide``."""
+    """Play a whole run, saved and loaded once on the way, with constants divided by ``divide``."""
     return _Run(problem, folder, divide).play()
 
 
@@ -492,7 +492,7 @@ def _nothing_is_left(opt: bd.BPEDelayOptimizer) -> bool:
 def _stored(
     opt: bd.BPEDelayOptimizer, problem: Problem, folder: Path | None, divide: float
 ) -> bd.BPEDelayOptimizer:
-    """What comes out of a file, or of a state."""
+    """The optimizer restored from a file or, without a folder, from its state."""
     if folder is None:
         other = problem.optimizer(divide)
         other.load_state_dict(opt.state_dict())
@@ -505,7 +505,7 @@ def _stored(
 
 
 def _attach(opt: bd.BPEDelayOptimizer, problem: Problem, g: Generator) -> None:
-    """Results from elsewhere, against the maximiser as far as the claim allows it."""
+    """Attach results that speak against the maximiser, as far as the claim allows it."""
     f, best = problem.f, int(problem.f.argmax())
     second = int(f.topk(2).indices[1])
     rows = torch.tensor([best, second])

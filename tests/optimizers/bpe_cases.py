@@ -13,7 +13,7 @@ NOISE = 1e-2
 def make(n=60, horizon=100, **options):
     domain = bd.FiniteDomain(scattered(n))
     options = {"covar_module": se(), "noise_var": NOISE} | options
-    options = {"exploit": None} | options  # only design points, unless a test is about others
+    options = {"exploit": None} | options  # only design points, unless a test sets exploit
     return bd.BPEDelayOptimizer(domain, horizon, **options)
 
 
@@ -42,7 +42,7 @@ def state_of(opt):
     return str({key: value for key, value in state.items() if key != "points"})
 
 
-# Noise as large as the function, where last asks make a difference.
+# Noise as large as the function, so that the last asks make a difference.
 LARGE_NOISE = 0.3
 KERNEL = se()
 HORIZON = 60
@@ -50,7 +50,7 @@ NOISY = 0.5 * normal(HORIZON, seed=1)
 
 
 def make_noisy(domain, share=0.5, **options):
-    """An optimizer whose last asks serve the recommendation in a share of its horizon."""
+    """An optimizer whose last asks, a share of its horizon, serve the recommendation."""
     options = {
         "covar_module": KERNEL,
         "noise_var": LARGE_NOISE,

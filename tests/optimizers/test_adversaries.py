@@ -26,7 +26,7 @@ FULL_RANK = ["matern12", "matern12-twins"]  # the kernel matrix can be inverted
 
 
 def problems(mode, count):
-    """Other ones for every mode."""
+    """Problems of a mode; each mode starts from another seed."""
     first = 28 * list(MODES).index(mode)
     return [make_problem(MODES[mode], first + seed) for seed in range(count)]
 
@@ -140,4 +140,4 @@ def test_a_hundred_adversaries_in_every_mode(tmp_path, capsys):
         print("\n" + "\n".join([*lines, *wrong]))
     assert wrong == []
     assert lost >= 0.05 * count * len(MODES)
-    assert claimed <= 0.1 * lost  # the answers tell that the constants are too small
+    assert claimed <= 0.1 * lost  # mostly the answers reveal that the constants are too small

@@ -23,7 +23,7 @@ def optimizer(horizon=40, **options):
 
 
 def play(opt, asks, wrong=()):
-    """Ask and answer; the answers of some trials are wrong, though not suspect."""
+    """Ask and answer; trials in ``wrong`` get an answer 0.5 too high, too little to be suspect."""
     for _ in range(asks):
         trial = opt.ask()
         opt.tell(trial, 0.01 * trial.index + (0.5 if trial.id in wrong else 0.0))
@@ -65,7 +65,7 @@ def test_what_was_learned_from_a_wrong_answer_is_learned_anew():
     for trial, other in zip(opt.ask(7), told.ask(7), strict=True):
         told.tell(other, (6.0 * other.x).sin().item())
         opt.tell(trial, told.trials[trial.id].value * (-1.0 if trial.id % 2 else 1.0))
-    opt.ask()  # a fit
+    opt.ask()  # fits the kernel to the wrong answers
     stale = opt.hyperparameters
     for trial in opt.trials[1:7:2]:
         opt.correct(trial, told.trials[trial.id].value)
@@ -88,7 +88,7 @@ def test_an_answer_may_become_a_failure_and_a_failure_an_answer(tmp_path):
     )
     assert (second.state, second.value, second.reason) == (TrialState.COMPLETED, 0.3, "")
     assert (second.corrections[0].value, second.corrections[0].failure) == (None, "no power")
-    assert opt.ask().index == first.index  # as after any failure
+    assert opt.ask().index == first.index  # a failed point is asked again
     again = reopened(opt, tmp_path / "study.db")
     assert [t.corrections for t in again.trials] == [t.corrections for t in opt.trials]
 
@@ -202,7 +202,7 @@ def test_prices_of_a_wrong_answer_end_the_claim_of_a_budget_and_the_certificate_
     assert "asks were priced" in reason
     assert reason.endswith("certificate still holds.")
     certified = opt.certificate.regret
-    opt.correct(0, right(opt.trials[0]))  # the same again
+    opt.correct(0, right(opt.trials[0]))  # corrected to the same value again
     assert opt.certificate.regret == certified
 
 
@@ -243,7 +243,7 @@ def test_an_answer_far_from_all_others_is_taken_with_a_warning():
     opt.correct(9, 0.71)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        opt.tell(10, -0.6)  # outside of the others, and not far
+        opt.tell(10, -0.6)  # outside the range of the others, but not far from it
     with pytest.warns(OutlierWarning):
         opt.correct(10, 60.0)
 

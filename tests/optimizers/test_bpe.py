@@ -229,7 +229,7 @@ def test_finish_closes_with_what_has_arrived():
     assert record.length == 12
     with pytest.raises(HorizonError, match="finished after 12 of 100"):
         opt.ask()
-    answer(opt, trials[4:])  # late answers are still accepted, and used where all data are
+    answer(opt, trials[4:])  # late answers are still accepted; recommend() uses them
     assert len(opt.rounds) == 1
     assert opt.recommend().index in [t.index for t in trials]
 
@@ -268,7 +268,7 @@ def test_attached_results_count_where_all_data_count():
     assert best.mean == pytest.approx(9.0, rel=0.05)
     trials = opt.ask(10)
     plain = make().ask(10)
-    assert [t.index for t in trials] == [t.index for t in plain]  # never in the round's design
+    assert [t.index for t in trials] == [t.index for t in plain]  # the design ignores them
     with pytest.warns(OutlierWarning, match="attached result 0, 9, lies far from all 8 other"):
         answer(opt, trials)
     opt.ask()
@@ -348,19 +348,19 @@ def test_rounds_are_judged_with_the_kernel_that_is_learned_last():
     first, second = opt.rounds
     lengthscales = [r.hyperparameters["covar_module"]["lengthscale"] for r in (first, second)]
     assert len({tuple(scales) for scales in lengthscales}) == 2
-    assert all(scales[0] != scales[1] for scales in lengthscales)  # no longer the prior's mode
+    assert all(scales[0] != scales[1] for scales in lengthscales)  # not the prior's mode any more
     assert lengthscales[1] == list(opt.hyperparameters.lengthscale)
     assert not opt.guarantee.holds
     assert any("learned kernel proves nothing" in line for line in opt.guarantee.missing)
     best = opt.recommend()
     assert value(best) >= np.quantile([value(t) for t in opt.trials], 0.9)
-    assert best.interval.startswith("the answer itself")  # repeats agree
+    assert best.interval.startswith("the answer itself")  # as repeats agree
     assert best.lower == best.mean == best.upper == value(best)
 
 
 def test_values_of_any_scale_lead_to_the_same_asks():
     runs = []
-    for scale in (1.0, 2.0**40, 2.0**-40):  # exact in floating point
+    for scale in (1.0, 2.0**40, 2.0**-40):  # powers of 2: no rounding
         opt = make(horizon=36, covar_module=None, noise_var=None)
         for _ in range(4):
             for trial in opt.ask(6):

@@ -25,9 +25,7 @@ FIXED = {"covar_module": se(0.3), "noise_var": 1e-2}
 
 
 def make(domain=None, horizon=40, **options):
-    options = (
-        FIXED | {"exploit": None} | options
-    )  # only design points, unless a test is about others
+    options = FIXED | {"exploit": None} | options  # only design points, unless a test sets exploit
     return bd.BPEDelayOptimizer(domain or bd.BoxDomain(UNIT), horizon, **options)
 
 
@@ -79,7 +77,7 @@ def test_points_of_a_round_lie_in_its_active_set():
 
 
 def test_a_box_eliminates_as_a_fine_grid_does():
-    """The round's own bounds on the same answers, on a dense grid."""
+    """On a dense grid, the round's own bounds leave the same active set."""
     opt = make(horizon=30, confidence=bd.RKHSConfidence(1.5, 0.1))
     play(opt, 30)
     axis = torch.linspace(0, 1, 41, dtype=torch.double)
@@ -93,7 +91,7 @@ def test_a_box_eliminates_as_a_fine_grid_does():
         y = np.array([t.value for t in used])
         weights = np.linalg.solve(k(X, X) + 1e-2 * np.eye(len(X)), k(X, grid.numpy()))
         torch.testing.assert_close((lower + upper) / 2, torch.from_numpy(weights.T @ y))
-        # The search finds the largest lower bound: the grid has none above it.
+        # The search finds the largest lower bound: no grid point has a larger one.
         assert record.cutoff >= lower[active].max().item() - 1e-6
         active &= upper >= record.cutoff
         assert record.multiplier == condition.width.multiplier
@@ -120,7 +118,7 @@ def test_valid_bounds_keep_the_maximiser(uniform, seed):
     grid = torch.cartesian_prod(axis, axis)
     best = grid[int(f(grid).argmax())].unsqueeze(0)
     assert bool(opt.active_set.contains(best)[0])
-    assert opt.guarantee.holds == (uniform != "trace")  # whose rate is for linear kernels
+    assert opt.guarantee.holds == (uniform != "trace")  # "trace" is a rate for linear kernels
 
 
 def test_a_save_in_the_middle_of_a_round_changes_nothing(tmp_path):
@@ -402,7 +400,7 @@ def test_a_sample_has_at_least_one_point():
 
 def test_the_first_points_spread_to_the_boundary():
     opt = make()
-    X = torch.stack([t.x for t in opt.ask(5)])[1:]  # at first every point is as good
+    X = torch.stack([t.x for t in opt.ask(5)])[1:]  # the first point is arbitrary
     assert ((X == 0) | (X == 1)).any(dim=1).sum() >= 3
     assert len(torch.unique(X, dim=0)) == 4
 
@@ -419,7 +417,7 @@ def test_values_beyond_single_precision_are_judged_too(size):
 
 
 def test_the_last_answer_does_not_wait_for_a_sample_of_what_is_left(tmp_path):
-    """Of a learned kernel, whose set nobody searches any more, in a dozen columns for seconds."""
+    """Nothing searches the set left by the last round; sampling it in 12 columns takes seconds."""
     opt = bd.BPEDelayOptimizer(bd.BoxDomain(torch.stack([0 * ONES, ONES])), 16)
     play(opt, 16, lambda x: -float((x - 0.3).square().sum()))
     record = opt.rounds[-1]

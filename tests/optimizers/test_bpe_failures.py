@@ -71,7 +71,7 @@ def test_parallel_workers_do_not_pile_up_on_a_failed_point():
     opt.mark_failed(trial)
     asked = [t.index for t in opt.ask(20)]
     assert asked.count(trial.index) == 2
-    alone = make(n=1, horizon=30)  # where there is no other point it is asked all the same
+    alone = make(n=1, horizon=30)  # the only point is asked again all the same
     alone.mark_failed(alone.ask())
     assert len(alone.ask(10)) == 10
 
@@ -188,7 +188,7 @@ def test_an_abandoned_design_point_frees_the_round():
     opt.tell(trials[0], 5.0)  # a late answer
     assert trials[0].state is TrialState.COMPLETED
     assert trials[0].came_back
-    assert opt.recommend().index == trials[0].index  # used where all data are used
+    assert opt.recommend().index == trials[0].index  # recommend() uses late answers
 
 
 def test_a_late_answer_within_its_round_is_not_used_by_its_bounds():
@@ -224,7 +224,7 @@ def test_where_regret_is_proved_an_abandoned_design_point_is_asked_again(tmp_pat
     opt.mark_abandoned(trials[0])
     assert opt.stragglers == []
     assert opt.forecast().earliest is False
-    opt.tell(trials[0], 0.5)  # a late answer takes nothing back
+    opt.tell(trials[0], 0.5)  # the late answer does not cancel asking again
     opt.save(tmp_path / "study.db")
     for one in (opt, bd.load(tmp_path / "study.db")):
         again = one.ask()
@@ -288,7 +288,7 @@ def test_elsewhere_a_round_goes_without_what_was_abandoned(options):
     lost, *others = opt.ask(10)
     answer(opt, others)
     opt.mark_abandoned(lost)
-    # Where evaluations are exact another answer may come until the round closes.
+    # With exact evaluations another answer for the point may come until the round closes.
     assert opt.guarantee.holds == (options.get("exact") is True)
     assert opt.ask().round == 2
     assert any("given up:" in line for line in opt.guarantee.missing)
@@ -321,7 +321,7 @@ def test_a_design_point_that_is_being_evaluated_exactly_is_not_waited_for_twice(
 
 
 def test_of_what_was_given_up_three_times_sigma_knows_nothing(tmp_path):
-    """Whether the answers failed to come in this process or in an earlier one."""
+    """Abandoned three times, here or before a load, a point no longer lowers sigma."""
     opt = make(n=8, horizon=900, confidence=bd.RKHSConfidence(8.0, 0.1))  # q_1 = 30
     lost = opt.ask(8)[2]
     for _ in range(3):
@@ -332,7 +332,7 @@ def test_of_what_was_given_up_three_times_sigma_knows_nothing(tmp_path):
         assert [t.index for t in loaded.ask(4)] == [t.index for t in opt.ask(4)]
         lost = opt.trials[-4]
         assert lost.index == opt.trials[2].index
-    assert lost.slot > 2  # a pick of its own, since the point's deviation is the largest again
+    assert lost.slot > 2  # a new design point: its deviation is the largest again
 
 
 # Places where trials fail, with a learned kernel
@@ -341,7 +341,7 @@ BOX = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
 
 
 def bowl(x):
-    """Best at 0.7, where what lies above 0.5 in the first column fails: None."""
+    """Best at 0.7, but trials fail (None) where the first column is above 0.5."""
     return None if x[0] > 0.5 else -float((x - 0.7).square().sum())
 
 
@@ -366,7 +366,7 @@ def test_places_where_trials_fail_are_left_out(kind, monkeypatch):
 
     assert late_failures() <= 12
     monkeypatch.setattr(RuleModel, "where_trials_fail", lambda model: None)
-    assert late_failures() >= 14  # it stays where the answers point to
+    assert late_failures() >= 14  # without that model asks stay near the best answers
 
 
 def test_one_failure_among_answers_is_an_accident():

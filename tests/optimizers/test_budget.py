@@ -1,4 +1,4 @@
-"""Asks under a budget: never more than certified, BPE-Delay where the budget says so."""
+"""Asks under a regret budget: regret stays certified, and BPE-Delay plays what it refuses."""
 
 import itertools
 import math
@@ -301,7 +301,7 @@ def test_bad_arguments(change, message):
 
 @pytest.mark.heavy
 def test_three_hundred_runs_under_adversarial_delays(capsys):
-    """Delays that depend on the point, on its part in the method, and on the value itself."""
+    """Delays depend on the point, on whether it is a design point, and on the value itself."""
 
     def late_if(bad):
         return lambda trial, y, f: 40 if bad(trial, y, f) else 0
@@ -339,7 +339,7 @@ def test_three_hundred_runs_under_adversarial_delays(capsys):
 
 
 class Own(bd.Confidence):
-    """Bounds of a user's own, with constants."""
+    """A user's own bounds, with constants."""
 
     missing, assumptions = (), ()
 

@@ -1,4 +1,4 @@
-"""Certificates: the dense formula, adversaries, and whoever chose the points."""
+"""Certificates equal a dense formula and hold against adversaries, whoever chose the points."""
 
 import copy
 import math
@@ -25,7 +25,7 @@ GIVEN = {"covar_module": KERNEL, "noise_var": STD**2}
 
 
 def function(seed, norm=2.0):
-    """Of that norm, with a steep maximum."""
+    """Function values on POINTS, of the given RKHS norm, with a steep maximum."""
     g = generator(seed)
     centres = POINTS[torch.randperm(len(POINTS), generator=g)[:10]]
     weights = torch.randn(10, generator=g, dtype=torch.double)
@@ -34,7 +34,7 @@ def function(seed, norm=2.0):
 
 
 def choosers(norm, std=STD):
-    """Of every kind, for a norm and a scale."""
+    """Makers of optimizers of every kind, for an RKHS norm and a noise scale."""
     valid = bd.RKHSConfidence(norm, std)
     return {
         "UCB": lambda: index(bd.UCB(6.0)),
@@ -54,7 +54,7 @@ def choosers(norm, std=STD):
 
 
 NAMES = tuple(choosers(1.0))
-ASKS = {"acquisition": 15}  # which is slow
+ASKS = {"acquisition": 15}  # fewer asks, as it is slow
 
 
 def index(rule, **options):
@@ -64,9 +64,9 @@ def index(rule, **options):
 
 
 def play(opt, f, seed, asks=60):
-    """Noise of two values, or normal for odd seeds.
+    """Ask and tell with noise of two values, or normal noise for odd seeds; returns the regret.
 
-    What speaks for the best point comes late or, at times, never.
+    Answers that favour the best point come late, or never when asked at every third step.
     """
     g, best, regret, due = generator(seed), int(f.argmax()), [], []
     for step in range(asks):
@@ -85,7 +85,7 @@ def play(opt, f, seed, asks=60):
 
 
 def groups_of(trials):
-    """The trials in groups of 1, 1, 2, 4, ... asks of a point, with the sizes planned."""
+    """Groups of 1, 1, 2, 4, ... asks of each point, with the size planned for each group."""
     groups, counts = {}, {}
     for trial in trials:
         number = counts.get(trial.index, 0)
@@ -99,7 +99,7 @@ def groups_of(trials):
 
 
 def accounts(trials):
-    """Answers that count with each ask on its own, and in groups, with their noise's energy."""
+    """The answers that count, and the bound on their noise energy: singly, then in groups."""
     told = [trial for trial in trials if trial.value is not None]
     known_by = max(trial.told_step for trial in told)
     yield told, noise_energy(known_by, DELTA / 2.0) * STD**2
@@ -117,7 +117,7 @@ def accounts(trials):
 
 
 def dense(opt, C, ridges, rival):
-    """Upper bounds on the sum over all asks of f at the rival less f at the ask, and on f there."""
+    """An upper bound on T f(rival) less the sum of f over all T asks."""
     k, X = kernel_function(KERNEL), POINTS.numpy()
     asked = X[[trial.index for trial in opt.trials]]
     L = np.vstack([asked, X[rival : rival + 1]])
@@ -164,7 +164,7 @@ def test_a_value_in_the_place_of_a_failure_counts_from_its_correction_on(monkeyp
     assert (first.known_step, second.known_step) == (22, 2)
     assert opt.certify(2.0, STD).answers == 2
     assert begun[0] == 22
-    assert opt.certify(2.0, STD, asks=10).answers == 1  # as it was then
+    assert opt.certify(2.0, STD, asks=10).answers == 1  # the certificate after 10 asks
     opt.ask()
     opt.correct(first, None)
     opt.correct(second, None)
@@ -273,7 +273,7 @@ def test_reading_changes_nothing_and_a_loaded_run_says_the_same(tmp_path):
     first = opt.certificate
     assert opt.certificate == first
     assert first.delta == DELTA / 2.0
-    opt.attach(POINTS[0], 5.0)  # is left out
+    opt.attach(POINTS[0], 5.0)  # attached results are left out
     assert opt.certificate.regret == first.regret
     opt.save(tmp_path / "study.db")
     assert bd.load(tmp_path / "study.db").certificate == opt.certificate

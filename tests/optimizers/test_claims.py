@@ -1,4 +1,4 @@
-"""What a run may do to a claim, and bounds that keep what they promise."""
+"""What ends the guarantee of a run and what does not, and whether valid bounds hold."""
 
 import contextlib
 import copy
@@ -23,7 +23,7 @@ from botorch_delay.history.trials import TrialState
 from botorch_delay.optimizers.replica import PastTrial, Replica
 
 NOISE = 0.01
-VALID = bd.RKHSConfidence(2.0, 0.2)  # told noise variances up to 0.04 do not contradict it
+VALID = bd.RKHSConfidence(2.0, 0.2)  # noise variances up to 0.2**2 may be told with answers
 PLAYING = {"confidence": VALID, "exploit": bd.UCB(4.0), "explore_fraction": 0.5}
 NO_REPEATS = {"exploit": bd.Exploit(bd.UCB(4.0), repeat_pending=False)}
 DESIGN = {"confidence": VALID, "exploit": None}
@@ -41,7 +41,7 @@ def answer(opt, trial, **options):
 
 
 def design_point(opt):
-    """The next design point that is asked; the rule's points are answered on the way."""
+    """Ask until a design point comes; points of the rule on the way are answered."""
     while True:
         trial = opt.ask()
         if trial.slot >= 0:
@@ -69,7 +69,7 @@ def test_a_design_point_that_is_given_up_ends_the_claim_of_the_regret_bound(opti
 
 @pytest.mark.parametrize("options", [DESIGN, PLAYING], ids=["design", "playing"])
 def test_lost_workers_cost_asks_and_no_claim(options):
-    """Every fourth trial is lost: each design point gets its answer, as in a run without losses."""
+    """Though every fourth trial is lost, each design point is answered, as without losses."""
     lossy, whole = optimizer(400, **options), optimizer(400, **options)
     for _ in range(320):
         for opt in (lossy, whole):
@@ -148,13 +148,13 @@ def test_a_straggler_may_be_given_up_once_its_round_has_closed():
     opt.mark_abandoned(trials[0])
     for trial in trials[1:]:
         answer(opt, trial)
-    for _ in range(2):  # the round is open, and closed
+    for _ in range(2):  # before and after the round closes
         assert [line.split(":")[0] for line in opt.guarantee.missing] == [GIVEN_UP]
         opt.ask()
 
 
 def test_a_copy_made_from_the_trials_knows_of_a_missing_answer():
-    """Trials were given up, and one answered when its round had closed: read anew it looks so."""
+    """An answer that came after its round had closed does not hide that the round lacked it."""
     kept, store = Replica(lambda: optimizer(**DESIGN)), {}
     done = {"state": TrialState.COMPLETED, "value": 0.1}
     for number in range(12):
@@ -163,7 +163,7 @@ def test_a_copy_made_from_the_trials_knows_of_a_missing_answer():
         store[number] = PastTrial(number, asked.trial.x, TrialState.RUNNING, record=asked.record)
         if number == 7:  # q_1 = 8
             store = {i: replace(past, **done) for i, past in store.items()}
-        if number in (7, 8, 9):  # the last one, and twice its point again
+        if number in (7, 8, 9):  # the last design point, and both its repeats
             store[number] = replace(store[number], state=TrialState.ABANDONED, value=None)
     assert {asked.trial.round, kept.trial(9).slot} == {2, 7}
     store[9] = replace(store[9], **done)
@@ -180,7 +180,7 @@ def test_the_end_of_a_run_takes_nothing_back():
     trials = opt.ask(8)
     for trial in trials[2:]:
         answer(opt, trial)
-    opt.mark_abandoned(trials[0])  # a design point, but no ask follows on its round
+    opt.mark_abandoned(trials[0])  # of a design, but no ask follows on its round
     assert opt.guarantee.holds
     opt.finish()
     opt.mark_abandoned(trials[1])
@@ -210,7 +210,7 @@ def test_crashes_that_take_a_point_out_are_an_assumption():
 @pytest.mark.parametrize("noise_var", [NOISE / 2, 0.2**2], ids=["less", "more"])
 def test_noise_variances_that_were_told(noise_var):
     opt = optimizer(**DESIGN)
-    answer(opt, opt.ask(), noise_var=NOISE * (1 + 1e-7))  # as in single precision
+    answer(opt, opt.ask(), noise_var=NOISE * (1 + 1e-7))  # differs by rounding to single precision
     assert opt.guarantee.holds
     answer(opt, opt.ask(), noise_var=noise_var)
     assert ["other than noise_var: its round" in line for line in opt.guarantee.missing] == [True]
@@ -244,9 +244,7 @@ def test_rounds_that_grow_by_a_factor_say_what_they_are_charged():
     assert any("the first 40 asks" in line for line in claimed.assumptions)
     claimed = guarantee(rounds=bd.GeometricRounds(20, 4.0), explore_fraction=0.25)
     assert any("the first 60 asks" in line for line in claimed.assumptions)
-    total = (
-        0.0  # of sqrt(q_r) c sqrt(g), by the rounds of a long run; sqrt(T) c is one of Theorem 1
-    )
+    total = 0.0  # a round costs c sqrt(g q_r), one of Theorem 1 c sqrt(T)
     sizes = [4**r for r in range(9)]
     for last in range(1, 4**9, 997):
         asks = sum(sizes) + last
@@ -279,7 +277,7 @@ def test_a_share_of_design_points_costs_a_factor_on_the_worst_case_of_the_bound(
     own = optimizer(exploit=bd.WithinBudget(factor=1.0)).guarantee
     assert regret > claimed.factor * own.budget.plan
     assert "worst-case" not in str(own)
-    # Theorem 1, with Gamma(q) of arms that are independent, of which an optimal design asks all.
+    # Theorem 1, with Gamma(q) of independent arms, all of which an optimal design asks.
     sizes = [32, 179, 424, 365]
     multiplier = norm + math.sqrt(2.0 * math.log(4 * 4 * n / 0.1))
     worst = sizes[0] * norm * math.sqrt(2.0)
@@ -304,7 +302,7 @@ def test_the_longest_wait_is_that_of_the_horizon_when_the_run_began():
     opt = optimizer(20, **DESIGN, delay=law)
     opt.extend(2000)
     first = opt.ask(int(least) + 2)[0]
-    assert opt.guarantee.holds  # it runs for longer than u_20
+    assert opt.guarantee.holds  # the trial runs longer than u_20 already
     answer(opt, first)
     assert opt.guarantee.holds
     opt.ask(int(most))
@@ -337,7 +335,7 @@ def test_that_the_maximiser_stays_does_not_need_every_answer():
 
 
 def steep(horizon, asks, **options):
-    """A run whose first points are judged as soon as their round closes."""
+    """Ask ``asks`` times with a steep objective, each answer told at once."""
     opt = optimizer(horizon, **options)
     for _ in range(asks):
         trial = opt.ask()
@@ -401,7 +399,7 @@ def test_a_heuristic_run_judges_whatever_has_arrived():
 # Bounds from all answers
 
 
-@pytest.mark.filterwarnings("ignore")  # of single precision, and that rounding matters
+@pytest.mark.filterwarnings("ignore")  # warnings of single precision and of rounding
 def test_bounds_from_all_answers_give_back_what_rounding_took():
     """In single precision variances cancel: without the allowance maximisers are lost here."""
     X = torch.linspace(0, 1, 300, dtype=torch.double).unsqueeze(-1)
@@ -502,7 +500,7 @@ def act(opt, rng):
 def test_no_sequence_of_calls_brings_an_ended_claim_back(mode):
     ended = 0
     for seed in range(8):
-        if ended:  # more only where the first were too tame
+        if ended:  # further seeds only where the first ended no claim
             break
         rng = random.Random(seed)
         horizon = rng.choice([20, 60])
@@ -527,7 +525,7 @@ def test_no_sequence_of_calls_brings_an_ended_claim_back(mode):
             assert held or not opt.guarantee.holds, (seed, "end")
             held = opt.guarantee.holds
         ended += not held
-    assert ended  # else the sequences were too tame to tell
+    assert ended  # otherwise the sequences were too tame to test anything
 
 
 @pytest.mark.parametrize(
@@ -548,7 +546,7 @@ def test_a_late_answer_does_not_bring_back_what_a_round_went_without(options):
 
 
 def shared(asks, options, horizon=60, before=0, skip=0):
-    """A run whose trials another system keeps: the replica, and what it keeps of them."""
+    """Yield a replica and the store of its trials, kept by another system, after each ask."""
     kept, store = Replica(lambda: optimizer(horizon, **options)), {}
     for number in range(asks):
         kept.sync(store.values())
@@ -562,7 +560,7 @@ def done(past, **options):
 
 
 def test_what_a_round_went_without_is_known_to_a_copy_made_from_the_trials():
-    """It was abandoned before the round closed, and answered late."""
+    """Trial 0 was abandoned before its round closed, and answered late."""
     for pair in shared(10, DESIGN | {"rounds": bd.HorizonRounds(5.0)}):
         kept, store = pair
         if len(store) == 8:  # q_1 = 8
@@ -594,7 +592,7 @@ def test_a_replica_that_begins_anew_forgets_no_end_of_a_claim():
 
 @pytest.mark.parametrize("skip", [1, 3])
 def test_asks_of_several_processes_are_design_points_or_extra(skip):
-    """Points that are passed over, since others may be about to ask them, serve no design point."""
+    """Asks that skip points which others may be about to ask count as extra asks."""
     for pair in shared(55, DESIGN, skip=skip):
         kept, store = pair
         store |= {i: done(past) for i, past in store.items()}
@@ -674,14 +672,14 @@ def test_a_design_point_that_has_to_wait_for_another_trial_of_its_point_is_a_wai
     points = bd.FiniteDomain(scattered(3))
     options = PLAYING | NO_REPEATS | {"covar_module": se(), "noise_var": NOISE}
     opt = bd.BPEDelayOptimizer(points, 100, **options | {"explore_fraction": 1.0})
-    opt.ask(6)  # three design points, and then each has a running trial
+    opt.ask(6)  # three design points; then every point has a running trial
     assert [t.slot for t in opt.trials[:3]] == [0, 1, 2]
     assert all(t.slot < 0 for t in opt.trials[3:])
     assert opt.guarantee.extra_asks == 3
 
 
 def late_by(opt, steps, asks):
-    """So many asks, each answered after so many more."""
+    """Ask ``asks`` times, each answer ``steps`` asks late."""
     for _ in range(asks):
         opt.ask()
         if len(opt.trials) > steps:
@@ -701,7 +699,7 @@ def test_delays_that_the_law_does_not_allow_end_the_claim():
     missing = broken.guarantee.missing
     assert any("closed before all its design points were answered" in line for line in missing)
     assert any("trials took longer than u_T" in line for line in missing)
-    # One trial that no bound needs is news all the same, running or given up.
+    # A single trial beyond u_T counts too, running or given up, though no bound needs it.
     single = optimizer(300, **DESIGN | law)
     for _ in range(20):  # q_1 = 18
         answer(single, single.ask())
@@ -763,7 +761,7 @@ def test_half_the_norm_is_found_out_and_the_norm_is_not(share):
 
 @pytest.mark.heavy
 def test_a_norm_that_is_too_small_is_found_out_soon(capsys):
-    """How soon, by the share of the norm that is given: REPORT.md has the figures."""
+    """Print how soon, by the share of the norm that is given (figures in REPORT.md)."""
     n = repeats(20, 1)
     for share in (1.0, 0.9, 0.75, 0.5):
         asks = []
@@ -811,7 +809,7 @@ def test_answers_told_with_more_noise_say_nothing_of_the_norm():
         )
     opt.mark_failed(opt.ask())
     assert "certificate still holds" not in str(opt.guarantee)
-    assert not opt.certificate.refuted  # it goes without that answer, and says so
+    assert not opt.certificate.refuted  # the certificate leaves that answer out, and says so
     assert opt.certificate.answers == 19
     assert "1 so far, left out" in str(opt.certificate)
 
@@ -829,7 +827,7 @@ def test_results_attached_again_are_warned_about():
     with pytest.warns(RepeatedResultWarning, match="1 of"):
         again.attach(x[3], 0.4)
     for options in ({"exact": True, "noise_var": None}, {"evidence": "round"}):
-        other = optimizer(**DESIGN | options)  # where no bound rests on how often
+        other = optimizer(**DESIGN | options)  # no bound depends on how often it is attached
         other.attach(x[0], 0.1)
         other.attach(x[0], 0.1)
 
@@ -865,7 +863,7 @@ def test_what_was_asked_again_is_named_with_its_number():
 
 
 class Guess(bd.RKHSConfidence):
-    """Bounds of a user's own that prove nothing."""
+    """A user's own bounds that prove nothing."""
 
     @property
     def missing(self):
@@ -873,7 +871,7 @@ class Guess(bd.RKHSConfidence):
 
 
 class Sure(bd.Confidence):
-    """Bounds of a user's own that say that they are valid."""
+    """A user's own bounds that claim to be valid."""
 
     missing, assumptions = (), ()
 

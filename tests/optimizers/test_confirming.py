@@ -1,4 +1,4 @@
-"""The last asks on lists, which go to answered points while it is open which is best."""
+"""The last asks on lists: answered points are confirmed while several may be the best."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def optimizer(share=0.5, **options):
 
 
 def rule(opt, active):
-    """Which answered point is to be confirmed, and whether it is open which is best."""
+    """The answered point to confirm next, or None where it is clear which is best."""
     k, X = kernel_function(KERNEL), POINTS.numpy()
     done = [t for t in opt.trials if t.value is not None]
     rows = np.array(sorted({t.index for t in done} & set(active)))

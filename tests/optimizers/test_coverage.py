@@ -18,14 +18,14 @@ from botorch_delay.gp.kernels import covariance
 from botorch_delay.gp.posterior import Data, Posterior
 
 N, HORIZON, DELTA, NOISE_STD = 400, 150, 0.1, 0.2
-FEW = 2  # functions; the heavy tests play many
+FEW = 2  # functions per test; the heavy tests play many
 POINTS = scattered(N, seed=11)
 KERNEL = se(0.25)
 
 
 @dataclass
 class Coverage:
-    """Shares of runs, and the mean width of the bounds."""
+    """Shares of runs where a bound failed or the maximiser was lost; the bounds' mean width."""
 
     failed: float
     lost: float

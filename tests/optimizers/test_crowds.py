@@ -1,4 +1,4 @@
-"""Where many asks are pending on a box with a learned kernel they do not all go to one place."""
+"""Many pending asks on a box with a learned kernel do not all go to one place."""
 
 import pytest
 import torch
@@ -19,14 +19,14 @@ def few(monkeypatch):
 
 
 def wave(n, side=1.0):
-    """The points of ``n`` asks after 20 answers, ``n x 5``."""
+    """The points (``n x 5``) of ``n`` asks after 20 answers."""
     opt = bd.BPEDelayOptimizer(bd.BoxDomain(BOX), 100, explore_fraction=0.01)
     opt.attach(*answers(side))
     return torch.stack([trial.x for trial in opt.ask(n)])
 
 
 def answers(side=1.0):
-    """Of a function that 20 points in 5 columns do not tell, from a cube of some side."""
+    """20 answers, too few for a function of 5 columns, in a cube with the given side."""
     X = 0.5 + side * (torch.rand(20, 5, generator=generator(0), dtype=torch.double) - 0.5)
     return X, (7.0 * X).sin().sum(dim=1)
 
@@ -36,7 +36,7 @@ def largest_crowd(X):
 
 
 def test_a_wave_goes_to_more_than_one_place(monkeypatch):
-    spread = wave(15)  # one of which repeats the best point
+    spread = wave(15)  # one of them repeats the best point
     monkeypatch.setattr(rule_model, "CROWDED", 100)
     crowded = wave(15)
     assert largest_crowd(crowded) > 10

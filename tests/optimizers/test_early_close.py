@@ -18,7 +18,7 @@ PLAYING = {"exploit": bd.UCB(4.0), "explore_fraction": 0.4, "evidence": "round"}
 
 
 def largest(X, active, noise=NOISE):
-    """The largest deviation over active points given answers at X, densely."""
+    """The largest deviation over the active points given answers at X, by dense algebra."""
     kernel = se()
     K = kernel(X, X).to_dense() + noise * torch.eye(len(X), dtype=torch.double)
     k = kernel(X, active).to_dense()
@@ -27,7 +27,7 @@ def largest(X, active, noise=NOISE):
 
 
 def due(opt, kappa):
-    """Whether the open round is to close now, by the words of the rule."""
+    """Whether the open round is to close now, computed from the wording of the rule."""
     current = opt._rounds.open
     if current is None or len(current.slots) < current.design_size:
         return False
@@ -113,7 +113,7 @@ def test_a_decision_is_made_again_with_another_kernel():
     rounds, current = opt._rounds, opt._rounds.open
     assert not rounds.is_due(current)
     kernel = se()
-    kernel.lengthscale = 1e-3  # under which no answer says anything about other points
+    kernel.lengthscale = 1e-3  # so short that an answer says nothing about other points
     current.use(replace(current.surrogate, covar_module=kernel))
     assert rounds.is_due(current)
 
@@ -214,7 +214,7 @@ def test_a_learned_kernel_claims_nothing_and_works():
 
 
 def worst_for_the_best(opt, problem, seed):
-    """Delays that depend on the points: the best tenth never comes, the rest soon."""
+    """The best tenth of the points are never answered, the rest soon."""
     rank = problem.values.argsort(descending=True).argsort()
     quick = bd.PoissonDelay(10.0).sample(HORIZON, generator(seed))
     slow = {int(row) for row in (rank < len(POINTS) // 10).nonzero()}
@@ -222,13 +222,13 @@ def worst_for_the_best(opt, problem, seed):
 
 
 def never_some(opt, problem, seed):
-    """Every fourth design point never comes."""
+    """Every fourth design point is never answered."""
     quick = bd.PoissonDelay(10.0).sample(HORIZON, generator(seed))
     return lambda trial: FOREVER if trial.slot % 4 == 1 else int(quick[trial.id])
 
 
 def play(opt, problem, delays_of, seed):
-    """Like ``simulate``, with delays that are known only when the point is."""
+    """Like ``simulate``, with delays that may depend on the point asked."""
     delay_of = delays_of(opt, problem, seed)
     noise = torch.randn(HORIZON, dtype=torch.double, generator=generator(seed + 1))
     due = {}

@@ -1,4 +1,4 @@
-"""What every optimizer owes its user: nothing lost, nothing changed by a refused call, resume."""
+"""What holds for every optimizer: nothing is lost, refused calls change nothing, runs resume."""
 
 from __future__ import annotations
 
@@ -159,8 +159,8 @@ OPTIMIZERS |= {
     "BPE, box, valid bounds": bpe_on_box(confidence=bd.RKHSConfidence(1.0, 0.2), **FIXED),
     "BPE, box, learned": bpe_on_box(),
 }
-# Learned kernels and boxes cost most: where many tests go over all optimizers, some wait for
-# -m heavy.
+# Learned kernels and boxes cost most: in tests that cover all optimizers, some of these run only
+# with -m heavy.
 SLOW = ["BPE, learned", "learned, box", "botorch, box", "UCB, censor, box", "TS, box"]
 SLOW += ["BPE, box, valid bounds", "BPE, box, learned"]
 
@@ -176,7 +176,7 @@ values = st.floats(-3, 3)
 class Machine(RuleBasedStateMachine):
     """Every call is mirrored by a dict of plain entries."""
 
-    played = 0  # sequences, in all
+    played = 0  # number of sequences run
 
     @initialize(name=st.sampled_from(sorted(OPTIMIZERS)), maximize=st.booleans())
     def make(self, name, maximize):
@@ -197,7 +197,7 @@ class Machine(RuleBasedStateMachine):
         return plain((opt or self.opt).state_dict())
 
     def following(self, opt):
-        """What is asked next; the optimizer stays as it is."""
+        """The next ask, made by a copy: the optimizer itself stays as it is."""
         try:
             trial = copy.deepcopy(opt).ask()
         except (EmptyDomainError, HorizonError) as error:
@@ -284,7 +284,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(outcomes=st.lists(st.tuples(st.integers(0, 9), values), max_size=5), data=st.data())
     def settle_in_any_order(self, outcomes, data):
-        """What is asked and recommended next does not depend on the order of the answers."""
+        """The next ask and recommendation do not depend on the order of the answers."""
         running = [i for i, entry in self.ledger.items() if entry[0] == "running"]
         settled = dict(zip(running, outcomes, strict=False))
         shuffled = data.draw(st.permutations(list(settled)))
@@ -569,7 +569,7 @@ def test_botorch_rules_are_rebuilt_with_their_options(tmp_path):
 
 @pytest.mark.parametrize("name", slow_ones_last(OPTIMIZERS))
 def test_a_state_is_a_snapshot(name):
-    """What is done later, here or by another holder of the state, does not change it."""
+    """Later calls, here or on another optimizer that loaded it, do not change it."""
     opt = OPTIMIZERS[name]()
     for trial in opt.ask(4):
         opt.tell(trial, value(trial))
@@ -664,7 +664,7 @@ MODES = {
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 @pytest.mark.parametrize("name", slow_ones_last(OPTIMIZERS))
 def test_the_caller_s_settings_of_pytorch_change_nothing(name, mode):
-    """Nothing is made where the default says, here a device that has no numbers."""
+    """No tensor lands on the default device, here "meta", which holds no numbers."""
     expected = OPTIMIZERS[name]()
     with mode():
         made = OPTIMIZERS[name]()

@@ -1,4 +1,4 @@
-"""One learned surrogate at any time, whoever uses it."""
+"""There is one learned surrogate at any time, and everything in the optimizer uses it."""
 
 import copy
 import math
@@ -35,7 +35,7 @@ def play(opt, asks):
 
 @pytest.fixture
 def fits(monkeypatch):
-    """How many answers each fit was to."""
+    """The number of answers that each fit used."""
     found, fit = [], run.fit_surrogate
 
     def counted(domain, answers, **options):
@@ -53,7 +53,7 @@ def test_with_many_pending_fits_come_less_often(fits, monkeypatch):
     for trial in trials[:17]:
         opt.tell(trial, value(trial))
         opt.ask()
-    assert fits[-3:] == [3, 10, 17]  # by 26 / 4, which is more than a fifth
+    assert fits[-3:] == [3, 10, 17]  # every 26 / 4 answers, more than a fifth
 
 
 def test_while_all_answers_are_equal_spread_points_are_asked(fits):
@@ -68,7 +68,7 @@ def test_while_all_answers_are_equal_spread_points_are_asked(fits):
     trial = opt.ask()
     opt.tell(trial, 6.0)
     opt.ask()
-    assert fits[-1] == 24  # and not when there is a fifth more
+    assert fits[-1] == 24  # at once, not after a fifth more answers
     assert opt._fitting.surrogate.scaled
     near = [float((opt.ask().x - trial.x).norm()) for _ in range(4)]
     assert min(near) < 0.3
@@ -139,7 +139,7 @@ def test_a_fit_is_made_once_for_the_same_answers(make, fits):
     fits.clear()
     opt.tell(trial, value(trial))
     play(opt, 4)
-    assert len(fits) == len(set(fits)) <= 3  # as the answers grow by a fifth
+    assert len(fits) == len(set(fits)) <= 3  # one fit per fifth more answers
 
 
 @every_optimizer
@@ -195,14 +195,14 @@ def test_a_loss_that_explodes_between_two_fits_is_ranked_at_once(name, fits):
     opt.attach(points, -(points - 0.3).square().sum(dim=1))
     opt.ask()
     best, fits[:] = opt.recommend(), []
-    opt.attach(points[0] if "box" not in name else points[0] + 1e-3, -1.2)  # about the worst
+    opt.attach(points[0] if "box" not in name else points[0] + 1e-3, -1.2)  # about the worst so far
     opt.recommend()
     assert not fits
     opt.attach(points[1] if "box" not in name else points[1] + 1e-3, -1e4)
     assert opt.recommend().mean == pytest.approx(best.mean, abs=0.05)
     near = (opt.ask().x - 0.3).square().sum() < 0.1
-    assert near or name == "queued"  # whose queues hold what was asked before
+    assert near or name == "queued"  # its queues hold points asked before
     assert fits == [52]
     opt.attach(points[2] if "box" not in name else points[2] + 1e-3, -1.5e4)
     opt.ask()
-    assert fits == [52]  # no further from the others than they are apart
+    assert fits == [52]  # not an outlier any more beside -1e4

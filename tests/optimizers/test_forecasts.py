@@ -14,7 +14,7 @@ from botorch_delay.optimizers.forecasts import Forecast, Straggler, planned_asks
 
 
 def play(opt, delays, steps, before=lambda opt: None):
-    """Ask so many times; answers come after their delays."""
+    """Ask ``steps`` times; each answer comes after its delay."""
     due = []
     for step in range(steps):
         for trial_id in sorted(i for i, at in due if at <= step):
@@ -73,7 +73,7 @@ def test_a_failed_point_is_asked_again_first():
 
 
 def enumerated(law, waiting, to_ask, limit):
-    """P(K <= k) by going through all delays of an estimate that is known to its end."""
+    """P(K <= k) by enumerating all delays, for a law whose survival function reaches zero."""
     mass = [law.survival(u - 1) - law.survival(u) for u in range(law.limit + 1)]
     laws = []
     for age in waiting:
@@ -103,7 +103,7 @@ def test_the_latest_of_several_answers_decides():
 def test_beyond_what_answers_tell_it_is_infinite():
     law = bd.EmpiricalDelay([1, 2, 3], ages=[9])
     forecast = Forecast(1, (Straggler(None, 2),), (), 5, law)
-    assert forecast.quantile(0.3) == 1  # one of three that are left
+    assert forecast.quantile(0.3) == 1  # delays 2, 3 and beyond 9 are left, equally likely
     assert forecast.quantile(0.6) == 2
     assert forecast.quantile(0.7) == math.inf
     assert str(forecast) == (

@@ -25,7 +25,7 @@ def optimizer(share=0.5, domain=BOX, **options):
 
 
 def expected_rises(opt, X, factor):
-    """By how much an answer at each of some points raises the best lower end, solved anew."""
+    """The expected rise of the best lower end by an answer at each point of X, solved anew."""
     k = kernel_function(KERNEL)
     done = [t for t in opt.trials if t.value is not None]
     asked = np.stack([t.x.numpy() for t in (*done, *opt.pending)])
@@ -63,7 +63,7 @@ def test_it_equals_a_dense_transcription(domain, factor):
 
 
 def test_what_nothing_is_learned_from_gains_nothing():
-    """Where the answer is known the largest mean stays; where little is known it may rise."""
+    """A point that is known well gains least; the less is known, the more there is to gain."""
     opt = optimizer(0.0)
     opt.attach(torch.full((400, 2), 0.5, dtype=torch.double), [1.0] * 400)
     opt._maximizer.update()

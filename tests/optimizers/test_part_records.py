@@ -1,4 +1,4 @@
-"""Parts as records, and back."""
+"""Parts are described as records, and rebuilt from them."""
 
 import json
 import math
@@ -56,7 +56,7 @@ def test_every_part_that_is_listed_is_tried_here():
 
 
 class Doubtful(bd.UCB):
-    """A rule of a user's own, which keeps what it has computed."""
+    """A user's own rule, which caches what it has computed."""
 
     @cached_property
     def root(self):

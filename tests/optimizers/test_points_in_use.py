@@ -1,4 +1,4 @@
-"""With very many answers a learned posterior is made of chosen points."""
+"""With very many answers the learned posterior uses a chosen subset of the points."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ MOST, EVERY = 12, 6
 def few(monkeypatch):
     monkeypatch.setattr(rule_model, "MOST_POINTS", MOST)
     monkeypatch.setattr(rule_model, "RENEWED_EVERY", EVERY)
-    monkeypatch.setattr(run, "GROWTH_TO_REFIT", 100.0)  # one fit, which takes longest
+    monkeypatch.setattr(run, "GROWTH_TO_REFIT", 100.0)  # a single fit, as fits take longest
     choose = rule_model.representative
     monkeypatch.setattr(rule_model, "representative", lambda X, y: choose(X, y, MOST))
 
@@ -108,7 +108,7 @@ def test_a_recommendation_is_made_of_as_many_points(monkeypatch):
 
 
 def test_the_luckiest_of_very_many_noisy_answers_is_not_recommended(monkeypatch):
-    """All answers say how good a point is, also those that no posterior is made of."""
+    """All answers count when points are ranked, also those that the posterior leaves out."""
     monkeypatch.setattr(surrogates, "MOST_POINTS", 60)
     monkeypatch.setattr(subset, "MOST_POINTS", 60)
     monkeypatch.setattr(surrogates, "representative", lambda X, y: representative(X, y, 60))
@@ -126,7 +126,7 @@ ARMS, KNOWN, KEPT = 300, 60, 40
 
 
 def make_table(monkeypatch, pool, device="cpu", **options):
-    """A study of a set, of which ``pool`` arms count, with more answers than are kept."""
+    """A study of a list, ``pool`` points of it scored, with more answers than the model keeps."""
     monkeypatch.setattr(rule_model, "MAX_FOLDED", 0)
     monkeypatch.setattr(rule_model, "TABLE_POOL", pool)
     monkeypatch.setattr(rule_model, "MOST_POINTS", KEPT)
@@ -157,7 +157,7 @@ def test_of_a_large_table_the_arms_that_may_be_best_are_asked_as_of_all(monkeypa
     rest = torch.ones(ARMS, dtype=torch.bool).index_fill(0, few.pool, False)
     rest[[*range(KNOWN), *asked[0]]] = False
     assert values[rest].max() < values[few.pool].topk(20).values.min()
-    assert bool((few.pool < KNOWN).any()) != exact  # exact answers leave nothing to ask there
+    assert bool((few.pool < KNOWN).any()) != exact  # exact answers need no repeats
 
 
 def test_a_run_on_a_large_table_that_was_resumed_asks_the_same_arms(monkeypatch):

@@ -72,7 +72,7 @@ def test_the_base_waits_while_the_queue_is_empty():
     assert sorted(t.id for queue in opt._queues.values() for t in queue) == [0, 3]
     opt.ask()
     assert len(opt.base.trials) >= 2
-    assert opt.base.trials[0].value == 0.4  # the first that was asked
+    assert opt.base.trials[0].value == 0.4  # of the trial that was asked first
 
 
 def test_failures_are_passed_on_and_abandoned_trials_are_not():
@@ -129,7 +129,7 @@ def test_a_queue_that_does_not_match_is_refused():
 
 
 def test_loading_plays_nothing_again(monkeypatch):
-    """The base's decisions are in the state."""
+    """The base's decisions are in the state and are not made again."""
     opt = bd.QueuedOptimizer(BASES["BPE"]())
     for _ in range(20):
         trial = opt.ask()
@@ -169,7 +169,7 @@ def test_the_order_of_answers_between_two_asks_makes_no_difference():
     told = []
     for order in (1, -1):
         opt = bd.QueuedOptimizer(index_base())
-        trials = opt.ask(3)  # of one arm
+        trials = opt.ask(3)  # all of the same arm
         for trial in trials[::order]:
             opt.tell(trial, (-1.0, 2.0, 0.0)[trial.id])
         opt.ask()

@@ -90,7 +90,7 @@ def test_without_noise_recommendations_on_a_box_are_answered_points():
         opt.recommend()
     for trial in opt.ask(12):
         opt.tell(trial, trial.x[3].item() ** 2 + trial.x[2].item())
-    opt.attach(BOUNDS[1] + 1.0, -5.0)  # outside: evidence, and no candidate
+    opt.attach(BOUNDS[1] + 1.0, -5.0)  # outside the domain: counts, but cannot be recommended
     best = opt.recommend()
     assert best.index is None
     assert any(torch.equal(best.x, t.x) for t in opt.trials)
@@ -143,7 +143,7 @@ def test_a_copy_of_a_subclass_is_made_as_it_says():
     class Logged(bd.RandomOptimizer):
         def __init__(self, domain):
             super().__init__(domain)
-            self.lock = threading.Lock()  # which cannot be copied
+            self.lock = threading.Lock()  # a lock cannot be copied
 
         def __getstate__(self):
             return {name: part for name, part in self.__dict__.items() if name != "lock"}

@@ -125,6 +125,6 @@ def test_exact_answers_are_recommended_by_what_they_are(monkeypatch):
         lucky = 0.6 if number == 7 else 0.05 * (-1) ** number
         opt.tell(trial, lucky - float(4.0 * (trial.x - 0.4) ** 2))
     best = max(opt.trials, key=lambda trial: trial.value)
-    assert opt.recommend().index != best.index  # the noise is learned, and luck seen through
+    assert opt.recommend().index != best.index  # the learned noise explains the lucky answer
     monkeypatch.setattr(Surrogate, "is_exact", True)
     assert opt.recommend().index == best.index

@@ -39,7 +39,7 @@ def test_predictions_agree_with_the_recommendation(maximize, options):
 
 @pytest.mark.parametrize("maximize", [True, False])
 def test_with_a_learned_kernel_the_safest_point_is_recommended(maximize):
-    """Points near others and answered often, and not a better answer far from all others."""
+    """A point near others and answered often beats a better answer far from all others."""
     sign = 1.0 if maximize else -1.0
     domain = bd.FiniteDomain(torch.linspace(0, 1, 41, dtype=torch.double).unsqueeze(1))
     opt = bd.BPEDelayOptimizer(domain, 40, maximize=maximize, seed=0)
@@ -77,7 +77,7 @@ def test_predictions_are_the_posterior():
     opt = told(covar_module=se(), noise_var=0.01)
     X = torch.stack([trial.x for trial in opt.trials])
     y = torch.tensor([trial.value for trial in opt.trials], dtype=torch.double)
-    new = scattered(5, seed=1) + 1.0  # outside as well
+    new = scattered(5, seed=1) + 1.0  # outside the domain works as well
     K = se()(X).to_dense() + 0.01 * torch.eye(len(X), dtype=torch.double)
     cross = se()(new, X).to_dense()
     mean = cross @ torch.linalg.solve(K, y)
@@ -151,7 +151,7 @@ def test_given_noise_is_told_as_it_was_given():
 
 
 def noisy_bowl(maximize=True, top=(0.37, 0.61), covar_module=None, **options):
-    """Noisy answers of a bowl on the unit square, none of them at its top."""
+    """A study with noisy answers of a bowl, none of them at its top, and the answered points."""
     sign = 1.0 if maximize else -1.0
     box = bd.BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double), **options)
     learned = {"covar_module": covar_module, "maximize": maximize}
@@ -200,7 +200,7 @@ def test_a_point_that_was_searched_for_has_a_wider_interval_than_a_prediction_th
         assert (
             best.interval == f"{found.interval}; wider, as the point was searched for in 2 columns"
         )
-    width = float(found.upper - found.lower)  # of values as they are, which are not warped
+    width = float(found.upper - found.lower)  # without warping: linear in the deviation
     assert best.upper - best.lower == pytest.approx((8 / 6) ** 0.5 * width)
     assert "wider" not in opt.recommend(tried=True).interval
 
@@ -258,7 +258,7 @@ def test_exact_answers_are_recommended_themselves():
 
 
 def test_settings_that_are_equal_to_the_user_count_as_tried():
-    """A parameter with very many steps has a column of all numbers, rounded for the user."""
+    """An integer with very many steps is searched as a real number and rounded for the user."""
     opt = bd.BPEDelayOptimizer(bd.Space({"k": bd.Int(0, 2000)}), 60, seed=1)
     X = torch.cat([2000.0 * scattered(30, 1), 800.0 + torch.tensor([[-0.4], [0.1], [0.3]])])
     y = -4.0 * (X[:, 0] / 2000.0 - 0.4) ** 2 + 0.05 * normal(len(X), seed=3)
@@ -275,7 +275,7 @@ def test_a_point_has_to_be_clearly_safer_than_all_that_were_tried(monkeypatch):
     opt, X = noisy_bowl()
     gain = worst_end(opt, opt.recommend().x) - worst_end(opt, X)
     tried = opt.recommend(tried=True)
-    share = gain / (tried.mean - tried.lower)  # about: values are warped
+    share = gain / (tried.mean - tried.lower)  # approximate, as values are warped
     monkeypatch.setattr(recommendation, "LEAST_GAIN", 0.5 * share)
     assert opt.recommend().count == 0
     monkeypatch.setattr(recommendation, "LEAST_GAIN", 2.0 * share)
@@ -313,7 +313,7 @@ def test_where_no_point_of_the_domain_was_answered_one_of_its_points_is_recommen
 
 
 class _Wide(bd.Confidence):
-    """Bounds of a user's own that say nothing of what they are."""
+    """A user's own bounds that do not describe their interval."""
 
     missing = ("a proof",)
     assumptions = ()

@@ -31,7 +31,7 @@ def loss(params):
 
 
 def played(domain, value, asks, **options):
-    """Each answer comes after three further asks."""
+    """Ask and tell; each answer comes after three further asks."""
     opt = bd.BPEDelayOptimizer(domain, asks, maximize=False, **options)
     out = []
     for _ in range(asks):
@@ -122,7 +122,7 @@ def test_a_tried_point_is_asked_again_where_no_new_one_can_be_better():
     scores[tried[0]] += 9.0
     assert chooser.choose(9, 0, plan_repeats=True).index == new
     assert chooser.choose(9, 0).index == tried[0]
-    scores[new] = -torch.inf  # it must not be asked
+    scores[new] = -torch.inf  # the new point may not be asked
     assert chooser.choose(9, 0, plan_repeats=True).index == tried[0]
     scores[[row for row in range(200) if row not in tried]] = -torch.inf
     assert chooser.choose(9, 0, plan_repeats=True).index == tried[0]
@@ -209,7 +209,7 @@ def test_on_a_box_a_few_repeats_of_the_best_point_show_that_there_is_no_noise():
     for number in again:
         known = [trial.value for trial in opt.trials[: number - 3]]
         assert opt.trials[number].value <= sorted(known)[2] + 1e-6
-    opt.attach(opt.trials[again[0]].x, 5.0)  # so there is noise
+    opt.attach(opt.trials[again[0]].x, 5.0)  # two different answers: there is noise
     assert opt._feasibility.repeats_differ
 
 
@@ -218,7 +218,7 @@ def test_on_a_box_a_repeat_shows_noise_that_was_taken_for_the_function():
     by_rule = bd.Exploit(final_fraction=0.0)
     opt = played(cube(4), lambda trial: levy(trial.x) + float(noise[trial.id]), 64, exploit=by_rule)
     assert opt._feasibility.repeats_differ
-    assert repeats(opt) == 1  # no more once noise is known
+    assert repeats(opt) == 1  # none after noise is known
     before = [trial for trial in opt.trials if trial.id < ANSWERS_PER_REPEAT]
     alone = bd.BPEDelayOptimizer(cube(4), 64, maximize=False)
     for trial in before:
@@ -258,7 +258,7 @@ def test_where_repeats_agree_the_best_answer_is_recommended_as_it_is(monkeypatch
     assert torch.equal(found.x, best.x)
     assert found.mean == found.lower == found.upper == best.value
     assert "answer itself" in found.interval
-    opt.attach(opt.trials[0].x, 5.0)  # another answer there, so there is noise
+    opt.attach(opt.trials[0].x, 5.0)  # a different answer: there is noise
     found = opt.recommend()
     assert found.lower < found.mean < found.upper
     assert "heuristic" in found.interval
@@ -324,7 +324,7 @@ def test_redrawn_points_differ_in_one_column():
     assert int(changed.sum(dim=1).max()) == 1
     kinds = drawn[:, 0][changed[:, 0]].unique(return_counts=True)[1]
     assert len(kinds) == 4
-    assert int(kinds.min()) > 200  # of some thousand
+    assert int(kinds.min()) > 200  # of about 1300 changed kinds
     away = (drawn - X).abs()[:, 1][changed[:, 1]]
     assert {1.0, 2.0, 20.0} <= set(away.tolist())
     assert 0.1 < float((away == 1.0).double().mean()) < 0.4  # neighbours are not rare
@@ -383,7 +383,7 @@ def test_other_options_are_beside_the_points_and_allowed():
     X = X[box.holds(X)]
     found = with_other_options(box, X, generator(1))
     assert torch.equal(found[: len(X)], X)
-    assert len(X) < len(found) < 2 * len(X)  # less those that are not allowed
+    assert len(X) < len(found) < 2 * len(X)  # without those that are infeasible
     assert bool(box.holds(found).all())
     changed = (found[len(X) :].unsqueeze(1) != X).sum(dim=2).amin(dim=1)
     assert {0, 1} == set(changed.tolist())

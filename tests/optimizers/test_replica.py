@@ -1,4 +1,4 @@
-"""Optimizers made again from trials and notes, and processes that ask at once."""
+"""Optimizers rebuilt from trials and their records, and processes that ask at once."""
 
 import dataclasses
 import json
@@ -67,14 +67,14 @@ def value(x):
 
 
 def stored(past):
-    """As another system has it: through JSON."""
+    """A trial as another system stores it: through JSON."""
     x = torch.tensor(json.loads(json.dumps(past.x.tolist())), dtype=torch.double)
     record = None if past.record is None else json.loads(json.dumps(past.record))
     return replace(past, x=x, record=record)
 
 
 def kinds(record):
-    """What an ask decided."""
+    """The kinds of the events that an ask recorded."""
     return [event["kind"] for event in record["events"]]
 
 
@@ -93,7 +93,7 @@ class Workers:
         self.running.append(number)
 
     def some_end(self):
-        """Numbers of those that did."""
+        """End some trials; returns their numbers."""
         ended = [n for n in self.lost if self.rng.random() < 0.3]
         for number in ended:
             past = self.store[number]
@@ -126,7 +126,7 @@ def carry_over(optimizer, past):
 
 
 def summary(optimizer):
-    """What an optimizer has come to, apart from the times."""
+    """The trials and decisions of an optimizer, without the times."""
     when = ("asked_at", "told_at")
     trials = [
         {name: value for name, value in record(t).items() if name not in when}
@@ -146,7 +146,7 @@ def timeless(record):
     return json.dumps(record | {"events": events})
 
 
-LONGEST = "box, learned, mixed"  # as long as all others together
+LONGEST = "box, learned, mixed"  # takes as long as all others together
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_an_optimizer_made_again_asks_what_the_live_one_asks(plan):
     kept.sync(workers.store.values())
     assert summary(live) == summary(kept.optimizer)
     assert len(live.rounds) >= 1
-    assert kept.optimizer is first  # which was never made anew
+    assert kept.optimizer is first  # it was never built anew
 
 
 def test_a_late_answer_serves_no_slot_in_a_process_that_never_saw_its_trial_lost():
@@ -204,7 +204,7 @@ def test_a_late_answer_serves_no_slot_in_a_process_that_never_saw_its_trial_lost
 
 @pytest.mark.parametrize("end", [{"state": DONE, "value": 0.3}, {"state": FAILED}])
 def test_a_trial_was_lost_if_any_record_says_so(end):
-    """One asks after it was lost, the other, with a lower number, once it has ended after all."""
+    """One process asks after the loss; the other asks, with a lower number, after the end."""
     make = maker("finite, design")
     first, second, store = Replica(make), Replica(make), {}
 
@@ -289,10 +289,10 @@ def test_what_is_known_is_not_taken_in_again(monkeypatch):
         if "fitted" not in kinds(workers.store[number].record) and number:
             assert len(fits) == before
         workers.some_end()
-    assert len(entered) == 15  # each process what the other asked but the last
+    assert len(entered) == 15  # by the process that did not ask; nobody saw the last one
     made = len(fits)
     Replica(make).sync(workers.store.values())
-    assert len(fits) == made + 1  # the priors of a fresh optimizer
+    assert len(fits) == made + 1  # a fresh optimizer's first surrogate
 
 
 def test_workers_that_ask_at_once_get_different_points():
@@ -330,11 +330,11 @@ def test_a_design_point_waits_for_the_trial_it_was_dealt_to():
         store[number] = stored(PastTrial(number, asked.trial.x, RUNNING, record=asked.record))
         return asked.trial.x.tolist()
 
-    assert ask(3, before=3) == alone[3]  # it is the fastest
+    assert ask(3, before=3) == alone[3]  # this worker is the fastest
     assert ask(1, before=1) == alone[1]
     assert ask(4, before=2) == alone[4]
     assert ask(0, before=0) == alone[0]
-    # Trial 2 has died before it had a point; the next one gets it.
+    # The process of trial 2 died before it had a point; the next one gets that point.
     assert ask(5, before=0) == alone[2]
     replica = Replica(make)
     replica.sync(store.values())
@@ -354,7 +354,7 @@ def closing_of(record):
 
 
 def two_that_close_at_once(make):
-    """A store in which trials 20 and 21 have closed round 1, each with other answers."""
+    """A store and two replicas, each of which closes round 1 next, with different answers."""
     kept, store = Replica(make), {}
     q = None
     number = 0
@@ -374,7 +374,7 @@ def two_that_close_at_once(make):
     for late in [n for n in store if store[n].state is RUNNING][:2]:
         store[late] = replace(store[late], state=DONE, value=value(store[late].x))
     first, second = Replica(make), Replica(make)
-    second.sync(early.values())  # knows less
+    second.sync(early.values())  # has fewer answers
     first.sync(store.values())
     return q, store, first, second
 
@@ -387,7 +387,7 @@ def test_where_two_open_a_round_at_once_the_lower_number_counts(plan):
     lower = first.ask(q)
     assert closing_of(higher.record) != closing_of(lower.record)
     store[q + 1] = stored(PastTrial(q + 1, higher.trial.x, RUNNING, record=higher.record))
-    others = range(q + 2, q + 5)  # asked in the round that does not count
+    others = range(q + 2, q + 5)  # asked in the round that will not count
     asked = [second.ask(number) for number in others]
     for number, one in zip(others, asked, strict=True):
         store[number] = stored(PastTrial(number, one.trial.x, RUNNING, record=one.record))
@@ -396,7 +396,7 @@ def test_where_two_open_a_round_at_once_the_lower_number_counts(plan):
     both = {**store, q: stored(PastTrial(q, lower.trial.x, RUNNING, record=lower.record))}
     onlooker, late = Replica(make), Replica(make)
     onlooker.sync(both.values())
-    late.sync(store.values())  # saw the higher one first
+    late.sync(store.values())  # sees the higher number first
     before = late.optimizer, first.optimizer
     late.sync(both.values())
     second.sync(both.values())
@@ -407,7 +407,7 @@ def test_where_two_open_a_round_at_once_the_lower_number_counts(plan):
     assert len(records) == 1
     for replica in (first, second, onlooker, late):
         for number in (q + 1, *others):
-            assert replica.trial(number).slot < 0  # its round was another one
+            assert replica.trial(number).slot < 0  # asked in the round that does not count
         assert replica.trial(q).round == replica.optimizer.round == 2
 
 
@@ -442,7 +442,7 @@ def test_an_ask_can_be_taken_back():
 
 
 def test_what_was_asked_after_an_ask_that_is_taken_back_still_counts():
-    """Two processes; the second fits to answers of which the first's first record told."""
+    """The second process fits to answers first recorded by the ask that is taken back."""
     make = maker("finite, learned")
     first, second, store = Replica(make), Replica(make), {}
 
@@ -479,7 +479,7 @@ def test_results_without_a_note_are_attached_and_others_passed_over():
         [
             PastTrial(0, points[3], DONE, 1.5),
             PastTrial(1, points[4], FAILED),
-            PastTrial(2, points[5], RUNNING, 0.3),  # not its last value
+            PastTrial(2, points[5], RUNNING, 0.3),  # still running: no final value
         ]
     )
     assert [a.index for a in kept.optimizer.attached] == [3]
@@ -506,7 +506,7 @@ def test_records_of_what_no_run_comes_to_are_refused(field):
     with pytest.raises(StorageError, match="malformed"):
         Replica(make).sync([store[0], with_field(2**70)])
     far = Replica(make)
-    far.sync([store[0], with_field(2**50)])  # at once
+    far.sync([store[0], with_field(2**50)])  # without going through all numbers before
     assert far.trial(1).slot < 0
     far.sync([replace(with_field(2**50), state=DONE, value=0.5)])
     assert far.trial(1).value == 0.5
@@ -546,7 +546,7 @@ def test_what_does_not_fit_is_refused():
 
 
 def test_what_was_made_from_trials_can_be_stored_and_goes_on():
-    """Also where slots of the design are left to trials that are not known yet."""
+    """Also where slots of the design are reserved for trials that are not known yet."""
     make, store = maker("finite, design"), {}
     for number, before in ((2, 2), (0, 0)):
         asking = Replica(make)
@@ -561,7 +561,7 @@ def test_what_was_made_from_trials_can_be_stored_and_goes_on():
 
 
 def test_a_copy_made_from_the_trials_knows_when_answers_came():
-    """That they were overdue is told by no state of a trial."""
+    """The state of a trial does not say that its answer was overdue; the records do."""
     make = maker("finite, a delay law")
     kept, store = Replica(make), {}
     for number in range(12):
@@ -580,7 +580,7 @@ def test_a_copy_made_from_the_trials_knows_when_answers_came():
 
 @pytest.mark.parametrize("plan", ["finite, design", "box, learned, mixed"])
 def test_workers_that_ask_for_the_last_point_at_once_go_beyond_the_horizon(plan):
-    """However the trials are taken in: as they were made, or all of them when they have ended."""
+    """Whether trials are taken in as they are made, or all of them after they have ended."""
     domain, options = PLANS[plan]
 
     def make():

@@ -23,7 +23,7 @@ def value_at(x):
 
 
 def work(opt, asks, in_flight=4, seed=0):
-    """Ask so many times; so many trials run at once, and any of them ends."""
+    """Ask ``asks`` times with ``in_flight`` trials running; a random one of them ends."""
     g = generator(seed)
     running = []
     for _ in range(asks):
@@ -107,7 +107,7 @@ def test_a_design_repeats_a_point_only_where_noise_warrants_it():
         repeats[noise] = len(picks) - len(set(picks))
         for k, pick in enumerate(picks):
             before = picks[:k].count(pick)
-            if before:  # then no point has more variance than n noises leave
+            if before:  # a repeat: no variance exceeds that of n answers
                 K = se()(X[picks[:k]], X[picks[:k]]).to_dense()
                 cross = se()(X[picks[:k]], X).to_dense()
                 K = K + noise * torch.eye(k, dtype=torch.double)
@@ -141,7 +141,7 @@ def test_pending_points_are_repeated_only_if_asked_for(make_one):
     assert shares[True] > 0.1
     if make_one is index:
         assert shares[False] == 0.0
-    else:  # few active points may all be pending
+    else:  # all active points may be pending
         assert shares[False] < shares[True]
 
 
@@ -223,7 +223,7 @@ def test_what_was_given_up_or_failed_may_come_again():
     opt.mark_failed(again)
     last = opt.ask()
     assert last.index == b.index
-    opt.tell(b, 0.3)  # late: then it is known twice over
+    opt.tell(b, 0.3)  # late: now it has an exact value
     opt.mark_failed(last)
     with pytest.raises(EmptyDomainError):
         opt.ask()

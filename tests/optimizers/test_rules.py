@@ -61,14 +61,14 @@ def make(rule=None, pending=None, n=40, kernel="se", **options):
 
 
 def played(opt):
-    """What the rule sees: with drawn values where pending points count with such."""
+    """The model as the rule sees it, with drawn answers where the pending policy draws them."""
     opt._maximizer.update()
     model = opt._maximizer.model
     return model.with_drawn_answers() if model.pending.draws else model
 
 
 def seen(opt):
-    """Mean and deviation at every point, as the rule sees them: ``N`` each, in units of values."""
+    """Mean and deviation at every point (``N`` each), as the rule sees them, in units of values."""
     model = played(opt)
     mean = model.surrogate.offset + model.surrogate.scale * model.mean
     return opt._config.sign * mean, model.surrogate.scale * model.deviation
@@ -142,7 +142,7 @@ def test_methods_are_named():
 
 
 def test_a_thompson_sample_has_the_posterior_s_moments():
-    """Under hallucination: the mean from what has arrived, the covariance from all asked."""
+    """Under hallucination the mean uses the answers, the covariance all points asked."""
     opt = make(bd.ThompsonSampling(), bd.Hallucinate(), n=12)
     trials = opt.ask(8)
     for trial in trials[:5]:
@@ -176,7 +176,7 @@ def test_samples_of_large_sets_are_approximate_and_say_so(monkeypatch):
 
 
 class LargestMean(bd.Rule):
-    """A rule of one's own."""
+    """A user's own rule."""
 
     scores_are_values = True
 
@@ -212,7 +212,7 @@ def test_improvement_rules_find_the_best_mean_of_answered_points():
 
 
 def test_tiny_improvements_are_told_apart():
-    """They are no values of f, whose rounding would make them ties."""
+    """Rounding scores as if they were values of f would make them ties."""
     points = torch.rand(200, 2, dtype=torch.double, generator=torch.Generator().manual_seed(0))
     domain = bd.FiniteDomain(points)
     opt = bd.AcquisitionOptimizer(domain, rule=Improvement(), covar_module=se(0.3), exact=True)
@@ -261,7 +261,7 @@ def test_a_rule_of_one_s_own_is_played():
         torch.tensor([[0.5, 0.5], [0.9, 0.1]]).double(), torch.tensor([0.0, 1.0]).double()
     )
     x, model = on_box.ask().x.unsqueeze(0), on_box._maximizer.model
-    assert model.answers.anywhere.mean(x) > model.mean.max()  # of the points where climbs begin
+    assert model.answers.anywhere.mean(x) > model.mean.max()  # at the points where climbs begin
 
 
 class InPlace(LargestMean):
@@ -368,7 +368,7 @@ def test_rules_and_kernels_without_a_slope_are_played_on_boxes(rule, kernel):
 
 
 def believing(seed, rule=None, **options):
-    """With answers at five points and another at one of them, and five pending."""
+    """Answers at five points, a second one at one of them, and five pending points."""
     opt = make(rule or bd.UCB(4.0), bd.KrigingBeliever(), seed=seed, **options)
     trials = opt.ask(5)
     for trial in trials:
@@ -429,7 +429,7 @@ def test_a_botorch_rule_sees_drawn_answers_as_data():
 
 
 class Chance(bd.UCB):
-    """Scores with no unit, tiny ones, of which climbs gain little."""
+    """Tiny scores that are not in units of values, so that climbs gain little."""
 
     scores_are_values = False
 
@@ -479,7 +479,7 @@ def test_the_analytic_ucb_of_botorch_is_gp_bucb():
 
 
 def bound(model, X_pending=None):
-    """A user's factory, which counts the pending points beside the model's own."""
+    """A user's factory that passes on pending points which the model counts already."""
     return bd.FantasyUpperConfidenceBound(model, 4.0, X_pending=X_pending)
 
 
@@ -493,7 +493,7 @@ def bound(model, X_pending=None):
     ids=["FantasyUCB", "function", "MaxVariance"],
 )
 def test_no_pending_point_counts_twice(rule, same):
-    # With noise as large as the prior variance a second look at a point is worth something.
+    # With noise as large as the prior variance it may pay to ask a point again.
     opts = [make(each, noise_var=1.0) for each in (rule, same)]
     for opt in opts:
         opt.attach(opt.domain.points[:5], normal(5))
@@ -638,7 +638,7 @@ def test_only_the_library_s_own_randomness_is_used():
 
 
 class Drawing(AcquisitionFunction):
-    """Draws when it is made and at every evaluation, while another thread draws."""
+    """Draws random numbers when made and when evaluated, while another thread draws too."""
 
     def __init__(self, model, others):
         super().__init__(model)
@@ -696,7 +696,7 @@ def test_a_function_that_draws_at_every_evaluation_is_climbed():
         (bd.BotorchRule(UpperConfidenceBound, beta=4.0), bd.Hallucinate()),
     ],
 )
-@pytest.mark.filterwarnings("ignore")  # threads share the filters of warnings
+@pytest.mark.filterwarnings("ignore")  # threads share the warning filters
 def test_optimizers_in_threads_ask_what_they_ask_alone(rule, pending):
     def asked(_):
         opt = make(rule, pending)
@@ -849,7 +849,7 @@ def test_before_a_kernel_can_be_learned_points_come_in_a_random_order(rule):
     assert first != [trial.index for trial in make(rule, seed=1, **LEARNED).ask(40)]
     opt = make(rule, **LEARNED)
     trials = [opt.ask() for _ in range(3)]
-    for trial in trials[:2]:  # which answers have come makes no difference yet
+    for trial in trials[:2]:  # the first points do not depend on answers
         opt.tell(trial, value(trial))
     assert [t.index for t in (*trials, opt.ask())] == first[:4]
 

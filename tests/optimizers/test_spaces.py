@@ -202,8 +202,8 @@ def test_what_is_attached_is_checked_by_name():
         with pytest.raises(
             OutsideWarning, match="layers = 9 is none of 1, 2, 3, 4, 5, 6; the near"
         ):
-            opt.attach(good, 1.0)  # beside the grid, as results obtained elsewhere may be
-    # The result counts, as the warning says, also where it is raised.
+            opt.attach(good, 1.0)  # off the grid, as attached results may be
+    # The result counts, as the warning says, even where the warning is raised as an error.
     assert opt.domain.params(opt.attached[0].x) == good
     for wrong, message in (
         ({"layers": "3"}, "layers must be a whole number, got '3'"),

@@ -90,7 +90,7 @@ class Machine(RuleBasedStateMachine):
             assert torch.equal(trial.x, POINTS[trial.index])
             assert trial.state is TrialState.RUNNING
             self.ledger[trial.id] = {"state": "running", "index": trial.index, "value": None}
-        if len(self.opt.rounds) == closed:  # else some were asked before it closed, by choice
+        if len(self.opt.rounds) == closed:  # otherwise some were asked before it closed
             active = set(self.opt.active_set.indices.tolist())
             assert {t.index for t in asked} <= active
 
@@ -170,7 +170,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 100))
     def forge(self, number):
-        """What is answered, failed or unknown cannot be told."""
+        """Trials that are answered, failed or unknown cannot be told."""
         settled = self.pick(number, "completed", "failed")
         if settled is not None:
             self.refused(lambda: self.opt.tell(settled, 1.0), TrialError)
@@ -200,7 +200,7 @@ class Machine(RuleBasedStateMachine):
         loaded, twin = bd.load(self.path), bd.load(self.path)
         assert str(loaded.state_dict()) == self.state()
         if not self.finished and len(self.ledger) < self.horizon and not self.all_infeasible():
-            # What is asked next, here and there; the originals stay as they are.
+            # Compare the next ask of two copies; the originals stay as they are.
             ahead = copy.deepcopy(self.opt).ask()
             assert twin.ask().index == ahead.index
         self.opt = loaded

@@ -156,7 +156,7 @@ def on_a_box(asks=0):
 
 
 def test_points_are_copied_to_the_host_together(monkeypatch):
-    """One by one each copy waits for the device, thousands of times."""
+    """One by one, each of thousands of copies would wait for the device."""
     copies, copy_to_host = [], torch.Tensor.cpu
 
     def noted(tensor):
@@ -173,7 +173,7 @@ def test_points_are_copied_to_the_host_together(monkeypatch):
     for state in (few, many):
         copies.clear()
         loaded.load_state_dict(state)
-        counts.append(sum(len(shape) > 1 for shape in copies))  # a trial's point is there already
+        counts.append(sum(len(shape) > 1 for shape in copies))  # a trial's point is on the host
     assert counts[0] == counts[1]
 
 
@@ -181,11 +181,11 @@ def test_on_a_box_a_point_that_the_spread_lacks_closes_no_other(monkeypatch):
     opt = on_a_box()
     for _ in range(3):
         opt.mark_failed(opt.ask())
-    opt.ask()  # elsewhere: the point is infeasible
+    opt.ask()  # another point: this one is infeasible
     spread = module.spread_points
     monkeypatch.setattr(module, "spread_points", lambda *a: spread(*a) * (1.0 - 1e-15))
     again = on_a_box()
-    again.load_state_dict(opt.state_dict())  # as on a machine whose logarithms round otherwise
+    again.load_state_dict(opt.state_dict())  # as if logarithms were rounded otherwise
     assert again._feasibility.unavailable()
     assert len(again._candidates()) == len(again._points)
 

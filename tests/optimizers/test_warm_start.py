@@ -50,7 +50,7 @@ def test_hyperparameters_are_values_that_can_be_keys():
     assert given != bd.Hyperparameters((0.3, 0.1), 0.01)
     assert len({given, bd.Hyperparameters((0.3, 0.2), 0.01)}) == 1
     record = describe_part(given)
-    assert json.loads(json.dumps(record)) == record  # as a file gives it back
+    assert json.loads(json.dumps(record)) == record  # survives a file
     assert build_part(record, "warm_start", POINTS) == given
 
 

@@ -1,4 +1,4 @@
-"""How much is tried, and the table of what was."""
+"""Sizes of the reliability tests, and the table of their figures."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import pytest
 
 @dataclass(frozen=True)
 class Scale:
-    """How often what is repeated is repeated.
+    """How much each kind of reliability test repeats.
 
     Attributes:
         sequences: random sequences of calls.
-        kills: of a running program.
+        kills: kills of a running program.
         stored: trials in one file.
-        operations: of threads that share an optimizer.
-        interrupts: of a running program.
-        mutations: of study files.
-        problems: of random numbers, sizes and methods.
-        asks: of one long run.
-        attacks: on the certificates of each way to choose points.
-        every: of so many optimizers one is tried, where each is tried on its own.
+        operations: calls by threads that share an optimizer.
+        interrupts: interrupts of a running program.
+        mutations: damaged or forged study files.
+        problems: problems with random numbers, sizes and methods.
+        asks: length of the one long run.
+        attacks: runs against the certificates, for each way to choose points.
+        every: where each optimizer is tried on its own, one in ``every`` is.
     """
 
     sequences: int
@@ -42,7 +42,7 @@ SCALES = {
     "full": Scale(2_000, 200, 10_000, 20_000, 100, 10_000, 1_000, 100_000, 400, 1),
     "small": Scale(8, 6, 500, 400, 2, 24, 8, 1_000, 1, 12),
 }
-ROWS: dict[str, dict[str, float]] = {}  # for each subject the sums of its tests
+ROWS: dict[str, dict[str, float]] = {}  # by subject, the sums of its tests' counts
 
 Record = Callable[..., None]
 

@@ -32,9 +32,9 @@ from botorch_delay.exceptions import BotorchDelayError
 SEEDS = ["BPE, few design points", "BPE, all evidence", "BPE, budget", "BPE, geometric, TS"]
 SEEDS += ["BPE, learned", "BPE, delay law", "UCB, censor", "TS, hallucinate", "botorch", "threds"]
 SEEDS += ["random set", "random box", "queued BPE", "BPE, box", "UCB, box"]
-MEMORY = 2**30  # bytes that loading may add to the process, at most
-TIMES = 100  # what loading the slowest whole study costs: more is too much for a damaged one
-SECONDS = 20.0  # of processor time, after which what hangs is broken off
+MEMORY = 2**30  # most bytes that loading may add to the process
+TIMES = 100  # most time for a damaged file, relative to the slowest undamaged study
+SECONDS = 20.0  # of processor time, after which a load that hangs is stopped
 
 NUMBERS = [0, 1, -1, 2, 7, 0.5, -0.0, 1e-320, 1e-12, 1e12, 1e308, -1e308, math.nan, math.inf]
 NUMBERS += [2**31, 2**53 + 1, 2**63 - 1, 2**63, -(2**63), 10**30, 10**400]
@@ -102,7 +102,7 @@ COLUMNS = {
 
 
 def storable(value: Any) -> Any:
-    """What SQLite can keep of it."""
+    """The value in a form that SQLite can store."""
     if isinstance(value, list | dict):
         return json.dumps(value)
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
@@ -176,7 +176,7 @@ def wrong_document(rng: random.Random, db: sqlite3.Connection) -> None:
             container[key] = copy.deepcopy(rng.choice(VALUES))
         try:
             json.dumps(holder)
-        except (ValueError, RecursionError):  # it holds itself now
+        except (ValueError, RecursionError):  # it contains itself now
             return wrong_document(rng, db)
     text = json.dumps(holder[0])
     db.execute(f"UPDATE {table} SET {column} = ? WHERE rowid = ?", (text, row))
@@ -292,7 +292,7 @@ CONTENTS: list[Callable[[random.Random, sqlite3.Connection], None]] = [
 
 
 def mutate(rng: random.Random, source: Path, target: Path) -> str:
-    """A damaged or forged copy; what was done to it."""
+    """Write a damaged or forged copy; returns what was done to it."""
     for rest in target.parent.glob(f"{target.name}-*"):
         rest.unlink()
     if rng.random() < 0.4:
@@ -371,7 +371,7 @@ def resident() -> int:
 
 
 def goes_on(opt: Any) -> None:
-    """What was loaded asks points of its domain and recommends numbers, or refuses in words."""
+    """Check that a loaded optimizer asks valid points and recommends numbers, or says why not."""
     try:
         trial = opt.ask()
         assert bool(opt.domain.contains(trial.x.unsqueeze(0)))
@@ -383,16 +383,16 @@ def goes_on(opt: Any) -> None:
 
 
 class Hangs(BaseException):
-    """Much more time was used than may be."""
+    """Loading took much more time than is allowed."""
 
 
 def stop(*_: object) -> None:
-    """Break off what hangs."""
+    """Stop a load that hangs."""
     raise Hangs
 
 
 def seconds_to_load(path: Path) -> float:
-    """Processor time to load a study that nobody has damaged: the peer of what damage may cost.
+    """Processor time to load an undamaged study, the reference for damaged ones.
 
     Both are measured in one process, so that a slow machine does not fail it.
     """
@@ -403,10 +403,10 @@ def seconds_to_load(path: Path) -> float:
 
 
 def fuzz(folder: Path, count: int, seed: int) -> dict[str, Any]:
-    """So many mutations; what became of them."""
+    """Load ``count`` mutated files; returns what became of them."""
     warnings.simplefilter("ignore")
     sources, watch = make_seeds(folder), Watch(folder)
-    for path in sources:  # whatever is imported late is imported now
+    for path in sources:  # so that whatever is imported late is imported now
         goes_on(bd.load(path))
     whole = max(seconds_to_load(path) for path in sources)
     target = folder / "mutated.db"

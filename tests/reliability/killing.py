@@ -1,7 +1,7 @@
 """Runs that are killed or interrupted at random moments, each in a process of its own.
 
-One process imports everything and forks the runs, so that a run costs no import. What a run has
-told comes back through a pipe; whether it is inside a write, through a byte that both share.
+One process imports everything and forks the runs, so that a run costs no import. A run reports the
+results it has told through a pipe, and through a shared byte whether it is inside a write.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from botorch_delay.history.trials import TrialState
 from botorch_delay.runner import run
 
 N_TRIALS = 40
-PATIENCE = 120.0  # seconds without a word from a run: it hangs
+PATIENCE = 120.0  # seconds without a report, after which a run counts as hung
 NAMES = [name for name in OPTIMIZERS if "learned" not in name or name == "BPE, learned"]
 
 
@@ -66,12 +66,12 @@ class Assassin:
     Args:
         rng: draws the moment.
         inside: a byte that is 1 during each write.
-        armed: whether to kill at all; else only the byte is kept.
+        armed: whether to kill at all; if not, only the byte is kept up to date.
     """
 
     def __init__(self, rng: random.Random, inside: mmap.mmap, *, armed: bool) -> None:
         self.inside = inside
-        self.writes = rng.randint(1, 25) if armed else None  # after the first told result
+        self.writes = rng.randint(1, 25) if armed else None  # counted after the first told result
         self.statement = rng.randint(1, 9)
         self.delay = rng.uniform(0.0, 0.003)
         self.told = False
@@ -129,7 +129,7 @@ def live(name: str, path: Path, assassin: Assassin, pipe: int, in_processes: boo
                 word = "done"
             say(word)
             os._exit(0)
-        except KeyboardInterrupt:  # the second one may come when the run has ended
+        except KeyboardInterrupt:  # a second interrupt may come when the run has ended
             word = "interrupted"
         except BaseException as error:
             say(f"{type(error).__name__}: {error}")
@@ -154,7 +154,7 @@ class Life:
         self._rest = b""
 
     def listen(self, seconds: float | None, enough: int | None = None) -> bool:
-        """Take in what it tells, for so long or until so much; False once it has ended."""
+        """Read its reports for some seconds or until ``enough``; False once it has ended."""
         end = None if seconds is None else time.monotonic() + seconds
         while enough is None or len(self.told) < enough:
             left = PATIENCE if end is None else end - time.monotonic()
@@ -198,7 +198,7 @@ def check(path: Path, told: dict[int, list[Any]]) -> Any:
 
 
 def kill(folder: Path, count: int, seed: int) -> dict[str, int]:
-    """So many kills, in as many studies as it takes; what happened."""
+    """Kill ``count`` times, in as many studies as that takes; returns what happened."""
     rng = random.Random(seed)
     kills = inside = studies = results = 0
     while kills < count:
@@ -233,7 +233,7 @@ def kill(folder: Path, count: int, seed: int) -> dict[str, int]:
 
 
 def interrupt(folder: Path, count: int, seed: int) -> dict[str, int]:
-    """So many interrupts, some of them twice in a row."""
+    """Interrupt ``count`` times, sometimes twice in a row; returns what happened."""
     rng = random.Random(seed)
     interrupts = studies = 0
     while interrupts < count:

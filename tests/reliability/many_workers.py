@@ -30,7 +30,7 @@ COLUMNS = ("x", "y", "z")
 
 
 def duration(seconds: float, point: dict[str, float]) -> float:
-    """A log-normal time with so long a mean, the same for a point."""
+    """A log-normal time with mean ``seconds``, always the same for a point."""
     normal = random.Random(repr(sorted(point.items()))).gauss(0.0, 0.5)
     return seconds * math.exp(normal - 0.125)
 
@@ -38,9 +38,9 @@ def duration(seconds: float, point: dict[str, float]) -> float:
 def evaluate(
     point: dict[str, float], seconds: float, folder: str, trial: str | None = None
 ) -> float:
-    """Sleep, and note when: a line when it begins and one when it ends.
+    """Sleep, and write a line when it begins and one when it ends.
 
-    ``trial`` is the name of the trial, if the engine begins a trial again whose worker was killed.
+    ``trial`` is the trial's name, for an engine that restarts trials whose worker was killed.
     """
     value = sum((place - 0.3) ** 2 for place in point.values())
     name = f"{os.getpid()}-{threading.get_ident()}"
@@ -58,7 +58,7 @@ def _note(folder: str, name: str, what: dict[str, Any]) -> None:
 def evaluations(folder: str) -> list[dict[str, Any]]:
     """What was noted, one entry per evaluation; one that was killed has no end.
 
-    Of a trial that was begun again, the last evaluation counts: an earlier one may have ended
+    Of a trial that was restarted, the last evaluation counts: an earlier one may have ended
     before its result was fetched, and a process may outlive its node for some seconds.
     """
     found = []
@@ -80,10 +80,10 @@ def figures(
     """Results lost, points in two places at once, and how busy the workers were.
 
     Args:
-        folder: of the notes.
+        folder: where the evaluations' notes are.
         workers: how many there were.
         values: what the engine has kept.
-        told: the note after which it must have a result.
+        told: the note after which the engine must have a result.
     """
     noted = evaluations(folder)
     ended = [e for e in noted if "ended" in e]
@@ -110,7 +110,7 @@ def figures(
 
 
 def optuna_storage(url: str) -> Any:
-    """A journal file, where it is not a URL."""
+    """A journal file, unless ``url`` is a URL."""
     import optuna
 
     if "://" in url:
@@ -120,7 +120,7 @@ def optuna_storage(url: str) -> Any:
 
 
 def optuna_worker(url: str, trials: int, seconds: float, folder: str) -> None:
-    """A process of a study, until so many trials have ended; notes what its asks cost."""
+    """One process of a study, until ``trials`` have ended; notes what its asks cost."""
     import optuna
     import torch
 
@@ -137,7 +137,7 @@ def optuna_worker(url: str, trials: int, seconds: float, folder: str) -> None:
         return fit(self, previous)
 
     Fitting._fit = counted
-    # Given, so that those who begin at the same moment know it as well as later ones.
+    # Given, so that processes that begin at the same moment know it as well as later ones.
     space = {name: optuna.distributions.FloatDistribution(0.0, 1.0) for name in COLUMNS}
     options = {"seed": 1, "search_space": space, "stale_after": 3600.0}
     sampler = DelaySampler(horizon=100 * trials, **options)
@@ -169,7 +169,7 @@ def optuna_study(url: str, workers: int, killed: int, trials: int, seconds: floa
         )
         context = multiprocessing.get_context("fork")
         if "://" in place:
-            study._storage._backend.engine.dispose()  # connections are no one's but their own
+            study._storage._backend.engine.dispose()  # a fork must not share connections
         arguments = place, trials, seconds, folder
         processes = [context.Process(target=optuna_worker, args=arguments) for _ in range(workers)]
         for process in processes:
@@ -257,7 +257,7 @@ def ray_cluster(workers: int, trials: int, seconds: float, nodes: int = 4) -> di
 
 
 class Sleeper:
-    """An objective that can be sent: sleeps and notes."""
+    """An objective that can be pickled: sleeps and notes."""
 
     def __init__(self, seconds: float, folder: str) -> None:
         self.seconds, self.folder = seconds, folder
@@ -276,8 +276,8 @@ def dask_workers(workers: int, trials: int, seconds: float, processes: int = 8) 
 
     dask.config.set({"distributed.worker.daemon": False})
     space = bd.Space({name: bd.Float(0.0, 1.0) for name in COLUMNS})
-    # No point is asked again, so that what is out twice at once is an accident. Dask may evaluate
-    # an answered point anew while a repeat of it runs.
+    # Exact, so that no point is asked again and a point in flight twice is a fault. With repeats,
+    # Dask might evaluate an answered point anew while a repeat of it runs.
     opt = bd.BPEDelayOptimizer(space, trials, exact=True, seed=1, maximize=False)
     with (
         tempfile.TemporaryDirectory() as folder,

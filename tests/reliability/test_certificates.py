@@ -1,10 +1,10 @@
 """No certificate is exceeded: nine ways to choose points, and functions that hide from each.
 
-f has exactly the norm that is claimed, and is hidden from a first design. The noise is Gaussian, of
-two equal values, or of two values of which the one that matters is rare, all at the edge of what
-its scale allows. What speaks for the maximiser comes late or never. After the run f is replaced by
-another function of the same norm that gives the same answers, and has its maximum where they tell
-least: as the proof is about the noise alone, certificates have to hold for that one as well.
+f has exactly the norm that is claimed, and is hidden from a first design. The noise is Gaussian,
+takes two equally likely values, or two of which the one that matters is rare, all at the edge of
+their sub-Gaussian scale. Answers that favour the maximiser come late or never. After the run f is
+replaced by another function of the same norm with the same answers, whose maximum lies where they
+tell least: the proof is about the noise alone, so certificates must hold for that function as well.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from botorch_delay.optimizers.base import Optimizer
 pytestmark = pytest.mark.reliability
 
 N, ASKS, LATE, DELTA = 40, 60, 15, 0.1
-# Of noise with one rare value: its probability, and the distance of the two values where their
-# sub-Gaussian scale is 1 (Kearns and Saul 1998).
+# Skewed noise: the probability of the rare value, and the distance between the two values at which
+# the sub-Gaussian scale is 1 (Kearns and Saul 1998).
 RARE = 0.1
 APART = math.sqrt(2.0 * math.log(1.0 / RARE - 1.0) / (1.0 - 2.0 * RARE))
 
 
 def space_of(seed: int) -> Space:
-    """Of one kernel and another, with little noise and with much."""
+    """A space with one of two kernels, and with little noise or much."""
     kernel = with_values(MaternKernel(nu=0.5), lengthscale=0.5) if seed % 2 else se(0.25)
     std = 0.3 if seed // 2 % 2 else 0.1
     return Space(scattered(N, seed=seed), kernel, std, std**2)
@@ -79,7 +79,7 @@ def threds(space: Space) -> Optimizer:
 
 
 def at_random(space: Space) -> Optimizer:
-    """Where results from elsewhere lie as well, which no certificate rests on."""
+    """Random asks beside attached results, on which no certificate rests."""
     opt = bd.RandomOptimizer(
         bd.FiniteDomain(space.points),
         horizon=ASKS,
@@ -111,13 +111,13 @@ CHOOSERS: dict[str, Callable[[Space], Optimizer]] = {
     "GP-ThreDS": threds,
     "random, with attached results": at_random,
 }
-ELIMINATE = tuple(CHOOSERS)[:4]  # by bounds that keep the maximiser
-# Arrivals of these are the law's; of all others they may depend on anything.
+ELIMINATE = tuple(CHOOSERS)[:4]  # these eliminate, by bounds that keep the maximiser
+# Delays of these follow their law; those of all others may depend on anything.
 BY_LAW = ("Algorithm 1",)
 
 
 def noise(seed: int, is_best: bool, g: Generator) -> float:
-    """Of mean 0 and scale 1; where it is skewed, what speaks for the maximiser is rare."""
+    """Noise of mean 0 and scale 1; if skewed, values that favour the maximiser are rare."""
     if seed % 3 == 0:
         return float(torch.randn((), generator=g))
     rare = float(torch.rand((), generator=g)) < (RARE if seed % 3 == 1 else 0.5)
@@ -127,7 +127,7 @@ def noise(seed: int, is_best: bool, g: Generator) -> float:
 
 
 def arrival(seed: int, step: int, helps: bool, by_law: bool) -> int | None:
-    """How late an answer is; None if it never comes."""
+    """The delay of an answer in steps; None if it never comes."""
     if by_law:
         return LATE
     if seed % 4 == 0:  # in batches
@@ -136,7 +136,7 @@ def arrival(seed: int, step: int, helps: bool, by_law: bool) -> int | None:
 
 
 class Attack:
-    """One run: what was exceeded, by the function that was played and by the one that hid."""
+    """One run: certificates that failed for the function played, and for the one that hid."""
 
     def __init__(self, name: str, seed: int) -> None:
         self.name, self.seed, self.space = name, seed, space_of(seed)
@@ -174,7 +174,7 @@ class Attack:
         return self.found
 
     def look(self) -> None:
-        """Certificates with the right constants, and with smaller ones."""
+        """Check certificates with the right constants, and with constants that are too small."""
         std, both = self.space.noise_std, (self.f, self.hidden())
         right = self.opt.certify(NORM, std, DELTA)
         share = max(self.share(right, f) for f in both)
@@ -186,7 +186,7 @@ class Attack:
         self.found["norm / 3"] |= self.share(self.opt.certify(NORM / 3.0, std, DELTA), both[1]) > 1
 
     def share(self, certificate: bd.Certificate, f: Tensor) -> float:
-        """Regret, or the gap of the recommended point, by what is certified; rounding is left."""
+        """The larger of regret and gap as a share of its certificate, with room for rounding."""
         rows = [trial.index for trial in self.opt.trials]
         regret = float(len(rows) * f.max() - f[rows].sum())
         gap = 0.0
@@ -196,13 +196,13 @@ class Attack:
         return max(regret / (certificate.regret + 1e-6), gap / (min(certificate.gap, 1e9) + 1e-6))
 
     def hidden(self) -> Tensor:
-        """A function of the same norm with the same answers, as large as can be at some point."""
+        """The function of this norm with these answers that has the largest value at some point."""
         told = [trial.index for trial in self.opt.trials if trial.value is not None]
         rows = torch.tensor(sorted(set(told)), dtype=torch.long)
         inner = self.K[rows][:, rows] + 1e-9 * torch.eye(len(rows), dtype=torch.double)
         inverse = torch.linalg.inv(inner)
         seen = self.K.new_zeros(N).index_copy(0, rows, inverse @ self.f[rows])
-        unseen = torch.eye(N, dtype=torch.double)  # a column for each point where it may be
+        unseen = torch.eye(N, dtype=torch.double)  # a column for each candidate maximiser
         unseen[rows] -= inverse @ self.K[rows]
         a = (unseen * (self.K @ unseen)).sum(dim=0).clamp_min(1e-12)
         b = seen @ self.K @ unseen
@@ -213,7 +213,7 @@ class Attack:
 
 
 def test_what_hides_has_the_norm_and_gives_the_same_answers():
-    attack = Attack("GP-BUCB", 1)  # of a kernel whose matrix can be inverted
+    attack = Attack("GP-BUCB", 1)  # with a kernel whose matrix can be inverted
     attack.play()
     hidden, told = attack.hidden(), [t.index for t in attack.opt.trials if t.value is not None]
     norm = (hidden @ torch.linalg.solve(attack.K, hidden)).sqrt()

@@ -72,7 +72,7 @@ def search(n=100_000):
 
 @pytest.mark.parametrize("start", [make, search])
 def test_one_more_answer_costs_the_same(start, tmp_path, scale, figures, monkeypatch):
-    """In instructions of SQLite's machine, which do not depend on the clock."""
+    """Counted in instructions of SQLite's virtual machine, which do not depend on the clock."""
     opt, path, counts = start(), tmp_path / "study.db", []
     connect, work = sqlite._connect, [0]
 
@@ -120,12 +120,12 @@ def goes_on_in_memory(opt):
 
 
 def fill(opt):
-    """More than fits anywhere."""
+    """Notes of a size that exceeds every limit here."""
     opt.notes["long"] = "x" * 3_000_000
 
 
 def test_a_full_disk(study, figures, monkeypatch):
-    """SQLite is told that the file may not grow, as a full disk tells it."""
+    """SQLite is told that the file may not grow, and fails as on a full disk."""
     opt, path, before = study
     connect = sqlite._connect
 
@@ -163,7 +163,7 @@ def in_a_child(work):
 
 
 def test_writes_that_the_system_refuses_midway(study, figures):
-    """A limit on the size of files: writes fail in the middle of a transaction."""
+    """A limit on file size makes writes fail in the middle of a transaction."""
     opt, path, before = study
 
     def work():
@@ -196,7 +196,7 @@ def test_a_folder_or_a_file_that_may_not_be_written(what, figures):
         path.chmod(0o644 if what == "folder" else 0o444)
 
         def work():
-            if os.geteuid() == 0:  # whom permissions do not bind
+            if os.geteuid() == 0:  # root ignores permissions
                 os.setgroups([])
                 os.setgid(65534)
                 os.setuid(65534)

@@ -65,7 +65,7 @@ def make_kernel(rng, d, spacing, dtype):
 
 
 def make_values(rng, dtype):
-    """A function of the number of an answer."""
+    """A function from an answer's number to its value."""
     kind = rng.choice(["normal", "normal", "constant", "two", "wild", "offset"])
     size = uniform(rng, 1e-150, 1e150) if dtype is torch.double else uniform(rng, 1e-15, 1e15)
     if kind == "constant":
@@ -85,7 +85,7 @@ def make(rng, seed):
     points, spacing = make_points(rng, seed, dtype)
     d = points.shape[1]
     domain = bd.FiniteDomain(points)
-    on_box = rng.random() < 0.2 and d <= 2 and len(points) > 1  # more takes long
+    on_box = rng.random() < 0.2 and d <= 2 and len(points) > 1  # more dimensions take long
     if on_box and bool((points.amax(dim=0) > points.amin(dim=0)).all()):
         domain = bd.BoxDomain(torch.stack([points.amin(dim=0), points.amax(dim=0)]))
     options = {"seed": seed, "maximize": rng.random() < 0.5}

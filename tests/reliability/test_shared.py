@@ -79,7 +79,7 @@ def test_nothing_is_lost_between_threads(name, make, scale, figures, tmp_path):
             problems.append(error)
 
     def look(opt, rng, turn):
-        """What others may do meanwhile."""
+        """Calls that other threads may make meanwhile."""
         assert len(opt.pending) <= 4 * THREADS
         if rng.random() < 0.02:
             opt.attach(opt.domain.bounds[0], 0.0)

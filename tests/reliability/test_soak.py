@@ -60,7 +60,7 @@ def test_a_long_run_stays_as_small_and_as_fast(scale, figures):
         times_the_p99_of_tell=slower_tell,
     )
     assert grown <= 1.5
-    if scale.asks >= 50_000:  # a short run is all beginning: tables are made, the first rounds end
+    if scale.asks >= 50_000:  # short runs are all start-up: tables, first rounds
         assert grown <= 1.2
         assert slower_ask <= 3.0
         assert slower_tell <= 3.0

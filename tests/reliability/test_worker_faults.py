@@ -53,7 +53,7 @@ def test_a_fault_is_a_failed_trial(executor, fault, tmp_path, scale, figures):
     assert len(opt.trials) == 14
     assert opt.pending == []
     left = [t for t in opt.trials if t.x.item() <= 0.5]
-    if fault == "hangs":  # what the machine holds up for so long is killed as well
+    if fault == "hangs":  # on a busy machine others may time out too
         left = [t for t in left if "timed out" not in t.reason]
     right = [t for t in opt.trials if t.x.item() > 0.5]
     assert right

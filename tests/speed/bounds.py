@@ -36,7 +36,7 @@ from speed.rows import (
 
 CHUNKS = (128, 512, 2048, 8192, 32_768)
 SAMPLE = 1000
-# What may be held at once beyond the points: vectors of N numbers, and a fixed amount.
+# Most memory beyond the points: vectors of N numbers, and a fixed number of bytes.
 VECTORS, FIXED = 32, 2**26
 
 CONFIDENCES: dict[str, Confidence] = {
@@ -44,7 +44,7 @@ CONFIDENCES: dict[str, Confidence] = {
     "tight RKHSConfidence": RKHSConfidence(norm_bound=2.0, noise_std=NOISE_VAR**0.5, tight=True),
 }
 
-TWICE = (CONFIDENCES["tight RKHSConfidence"],)  # those that use the weights of answers
+TWICE = (CONFIDENCES["tight RKHSConfidence"],)  # uses the weights of answers: a second solve
 
 
 def elimination(*, n_candidates: int, answered: int, repeats: int) -> list[Row]:
@@ -53,9 +53,9 @@ def elimination(*, n_candidates: int, answered: int, repeats: int) -> list[Row]:
     Each kind of bounds has a process of its own.
 
     Args:
-        n_candidates: N.
-        answered: m, answers.
-        repeats: of ours and of the solves.
+        n_candidates: number of candidates, N.
+        answered: number of answers, m.
+        repeats: how often ours and the solves are timed.
     """
     rows = []
     for name, confidence in CONFIDENCES.items():
@@ -141,14 +141,14 @@ def eliminate_alone(
 
 
 def width_of(rule: Confidence, kernel: Kernel, evidence: Data, n: int) -> HalfWidth:
-    """Of the bounds of one of ten rounds, at so many candidates."""
+    """The half-width of the bounds for one of ten rounds, at ``n`` candidates."""
     return rule.fixed_design(Evidence(kernel, evidence, NOISE_VAR**-0.5, 0.1 / 20, n))
 
 
 def eliminate(
     kernel: Kernel, evidence: Data, points: Tensor, rule: Confidence
 ) -> tuple[Moments, Tensor, Tensor, Tensor]:
-    """As an optimizer closes a round: the posterior, both bounds, and what stays."""
+    """What an optimizer does as it closes a round: the posterior, both bounds, and what stays."""
     width = width_of(rule, kernel, evidence, len(points))
     posterior = Posterior(kernel, evidence).at(points, weights=width.needs_weights)
     half = width.at(posterior)
@@ -157,7 +157,7 @@ def eliminate(
 
 
 def solves(factor: Tensor, right: Tensor, n: int, twice: bool) -> None:
-    """The solves alone: of kernel values that are there already, the same in every chunk."""
+    """Only the triangular solves: kernel values are given, the same for every chunk."""
     chunk = right.shape[1]
     for start in range(0, n, chunk):
         V = torch.linalg.solve_triangular(factor, right[:, : n - start], upper=False)
@@ -168,7 +168,7 @@ def solves(factor: Tensor, right: Tensor, n: int, twice: bool) -> None:
 def _dense_posterior(
     kernel: Kernel, evidence: Data, X: Tensor, like: Moments, part: slice
 ) -> Moments:
-    """The formulas as they are written, with the same allowances for rounding."""
+    """The posterior from its dense formulas, with the same allowances for rounding."""
     K = covariance(kernel, evidence.X, evidence.X) + torch.diag(evidence.noise_var)
     cross = covariance(kernel, evidence.X, X)
     z = torch.linalg.solve(K, cross)

@@ -21,7 +21,7 @@ from speed.rows import Check, Reach, Row
 
 DIM = 6
 RESTARTS, RAW_SAMPLES = 10, 512
-# A pick has at least this share of the largest deviation that the peer finds.
+# A pick's deviation is at least this share of the largest that the peer finds.
 SHARE = 0.98
 
 
@@ -34,7 +34,7 @@ def against_optimize_acqf(*, n_picks: int, every: int, repeats: int) -> list[Row
     Args:
         n_picks: n.
         every: picks per timed one.
-        repeats: of either.
+        repeats: how often each is timed.
     """
     bounds = torch.tensor([[0.0], [1.0]], dtype=torch.double).expand(2, DIM).contiguous()
     kernel = squared_exponential(0.5, bounds)
@@ -43,7 +43,7 @@ def against_optimize_acqf(*, n_picks: int, every: int, repeats: int) -> list[Row
     def ours() -> Tensor:
         opt = BPEDelayOptimizer(
             BoxDomain(bounds),
-            n_picks**2,  # so that all are design points of the first round
+            n_picks**2,  # so long that all are design points of round 1
             covar_module=kernel,
             noise_var=NOISE_VAR,
             exploit=None,

@@ -1,4 +1,4 @@
-"""What certificates say against the regret of GP-BUCB, at norms that are too large as well.
+"""Certificates compared with the regret of GP-BUCB, also for norm bounds that are too large.
 
 ``PYTHONPATH=.:tests python -m speed.certificates runs.jsonl --seeds 20`` plays what is not in the
 file yet, seed by seed, and writes ``runs.md``, the table; it may be stopped at any time. The norm
@@ -46,7 +46,7 @@ Row = dict[str, Any]
 
 
 def _play(problem: FiniteProblem, delay: str, seed: int, norm: float | None) -> Row:
-    """One run, without a norm of GP-BUCB: regret, certificates and gaps at the looks."""
+    """One run with a norm bound, or GP-BUCB without: regret, certificates and gaps at the looks."""
     assert problem.norm is not None
     law = DELAYS[delay].law
     assert law is not None
@@ -67,7 +67,7 @@ def _play(problem: FiniteProblem, delay: str, seed: int, norm: float | None) -> 
 
 
 def cells(seeds: int, few: int) -> Iterator[tuple[int, str, str, float | None]]:
-    """Every run, seed by seed; only the first few seeds beyond the paper's own problems."""
+    """Every run, seed by seed; only the first ``few`` seeds beyond the paper's own problems."""
     for seed in range(seeds):
         for name, delays in DELAYS_OF.items():
             for delay in delays if seed < few or len(delays) > 1 else ():
@@ -76,7 +76,7 @@ def cells(seeds: int, few: int) -> Iterator[tuple[int, str, str, float | None]]:
 
 
 def run(path: Path, seeds: int, few: int) -> list[Row]:
-    """Play what the file does not have, and append it; all of it in the end."""
+    """Play the runs that the file lacks and append them; returns all runs."""
     rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     done = {tuple(row["cell"]) for row in rows}
     with path.open("a") as file:

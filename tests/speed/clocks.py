@@ -1,4 +1,4 @@
-"""Times and memory of work, ours and the peers' alike."""
+"""Wall-clock time, processor time and memory of work, ours and the peers' alike."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Timed:
     Attributes:
         seconds: by the wall clock, one per repeat.
         cpu: seconds of processor time of all threads, one per repeat.
-        result: of the last repeat.
+        result: what the last repeat returned.
     """
 
     seconds: list[float]
@@ -46,7 +46,7 @@ class Timed:
 
     @classmethod
     def joined(cls, parts: Iterable[Timed]) -> Timed:
-        """All repeats of several."""
+        """The repeats of several pieces of work, joined."""
         known = list(parts)
         seconds = [s for part in known for s in part.seconds]
         return cls(seconds, [s for part in known for s in part.cpu], known[-1].result)
@@ -61,7 +61,7 @@ def timed(work: Callable[[], Any]) -> Timed:
 
 
 def interleaved(work: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, Timed]:
-    """Time each piece of work so many times, in turns, so that all meet the same machine.
+    """Time each piece of work ``repeats`` times, in turns, so that all meet the same machine.
 
     Args:
         work: functions by name; every second turn goes through them backwards.
@@ -75,7 +75,7 @@ def interleaved(work: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str
 
 
 def fastest(work: Mapping[Key, Callable[[], Any]], repeats: int = 3) -> Key:
-    """The setting at which a peer is best: the least time of some repeats, after a first one."""
+    """The setting at which a peer is fastest: its least time of ``repeats``, after a warm-up."""
 
     def least(function: Callable[[], Any]) -> float:
         function()
@@ -100,9 +100,9 @@ class PeakMemory:
 
     def __enter__(self) -> PeakMemory:
         if _CLEAR.exists():
-            # Some containers do not allow it: then the peak so far stays in force.
+            # Some containers do not allow it: then the earlier peak is kept.
             with contextlib.suppress(OSError):
-                _CLEAR.write_text("5")  # the peak starts again from what is resident now
+                _CLEAR.write_text("5")  # resets the peak to what is resident now
         self._before = resident()
         return self
 
@@ -121,7 +121,7 @@ def peak() -> int:
     Raises:
         NotSupportedError: on a system that does not tell.
     """
-    # Not ru_maxrss where it can be helped: on Linux a new process starts with its parent's.
+    # Preferred to ru_maxrss: on Linux that begins with the parent's in a new process.
     found = _status("VmHWM")
     if found is not None:
         return found

@@ -53,9 +53,9 @@ from speed.rows import (
 )
 
 SAMPLE = 1000
-RATE_BYTES = 2**31  # that a copy moves, to measure the memory's speed
-SINGLE_WITHIN = 1e-3  # of variances in single precision, where the prior's is 1
-LIMITS = {torch.float64: 3.0, torch.float32: 2.0}  # seconds
+RATE_BYTES = 2**31  # copied to measure the memory's bandwidth
+SINGLE_WITHIN = 1e-3  # tolerance of single-precision variances, with a prior of 1
+LIMITS = {torch.float64: 3.0, torch.float32: 2.0}  # most seconds of the largest design
 
 
 def cuda(
@@ -71,13 +71,13 @@ def cuda(
     """Designs in six dimensions in double and single precision, asks, and elimination.
 
     Args:
-        n_candidates: N of the largest design, and of elimination.
-        n_middle: N of another one; on so many, CPU and device are compared.
-        n_small: N of the smallest one, and of asks.
-        n_picks: n.
-        answered: answers before the asks, and those of elimination.
+        n_candidates: candidates of the largest design and of elimination, N.
+        n_middle: candidates of a smaller design, on which CPU and device are compared.
+        n_small: candidates of the smallest design, and of asks.
+        n_picks: picks of a design, n.
+        answered: answers before the asks, and before elimination.
         steps: asks that are timed.
-        repeats: of each design.
+        repeats: how often each design is timed.
     """
     if not torch.cuda.is_available():
         return [Row("skipped: there is no CUDA device", None)]
@@ -113,17 +113,17 @@ def design_on(
     """Time and memory of one design, and what was found right.
 
     Args:
-        device: where.
+        device: where to run.
         dtype: double or single precision.
         rate: bytes per second to and from the device's memory.
-        n_candidates: N.
-        n_picks: n.
+        n_candidates: number of candidates, N.
+        n_picks: number of picks, n.
         n_small: candidates of the problem on which CPU and device are compared.
-        repeats: of the design.
+        repeats: how often the design is timed.
     """
     points = uniform(n_candidates, 6).to(device, dtype)
     kernel = squared_exponential(0.5, points)
-    _design(kernel, points, min(n_picks, 10))  # whatever a device does only once
+    _design(kernel, points, min(n_picks, 10))  # warm-up
     before = _held(device)
     seconds = []
     for _ in range(repeats):
@@ -162,7 +162,7 @@ def design_on(
 
 
 def against_botorch_on(device: torch.device, n: int, n_picks: int) -> Row:
-    """The design against BoTorch's loop on the device, of which three picks are timed."""
+    """The design against BoTorch's loop on the device; three picks of the loop are timed."""
     points = uniform(n, 6).to(device)
     kernel = squared_exponential(0.5, points)
     seconds = _timed(device, lambda: _design(kernel, points, n_picks))
@@ -251,7 +251,7 @@ def elimination_on(device: torch.device, name: str, n: int, answered: int, repea
     evidence = Data.single(
         points[rows], wave(points[rows]), torch.full_like(points[rows, 0], NOISE_VAR)
     )
-    eliminate(kernel, evidence, points[:5000], rule)  # whatever a device does only once
+    eliminate(kernel, evidence, points[:5000], rule)  # warm-up
     ours = [
         _timed(device, lambda: eliminate(kernel, evidence, points, rule)) for _ in range(repeats)
     ]

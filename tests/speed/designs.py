@@ -45,10 +45,10 @@ def against_botorch(*, n_candidates: int, n_picks: int, every: int, repeats: int
     scaled to all picks; there it must choose what ours chose.
 
     Args:
-        n_candidates: N.
-        n_picks: n.
+        n_candidates: number of candidates, N.
+        n_picks: number of picks, n.
         every: picks per timed one.
-        repeats: of either.
+        repeats: how often each is timed.
     """
     points = uniform(n_candidates, 2)
     kernel = squared_exponential(0.1, points)
@@ -122,9 +122,9 @@ def against_plain(*, n_candidates: int, n_picks: int, repeats: int) -> list[Row]
     Each run has a process of its own.
 
     Args:
-        n_candidates: N.
-        n_picks: n.
-        repeats: of either.
+        n_candidates: number of candidates, N.
+        n_picks: number of picks, n.
+        repeats: how often each is timed.
     """
     runs: dict[bool, list[dict[str, Any]]] = {False: [], True: []}
     for turn in range(repeats):
@@ -175,7 +175,7 @@ def design_alone(*, n_candidates: int, n_picks: int, plain: bool) -> dict[str, A
     """One design: seconds, bytes at the peak, picks, and variances at a sample of candidates."""
     points = uniform(n_candidates, 6)
     kernel = squared_exponential(0.5, points)
-    _design(kernel, points[:5000], 2, plain)  # whatever a process does only once
+    _design(kernel, points[:5000], 2, plain)  # warm-up: whatever a process does only once
     with PeakMemory() as memory:
         made = timed(partial(_design, kernel, points, n_picks, plain))
     picks, grown = made.result

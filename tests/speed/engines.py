@@ -21,9 +21,9 @@ def optuna_trials(*, finished: int, steps: int, running: int) -> list[Row]:
     """A trial of three floats in a journal file: ask, suggest and tell.
 
     Args:
-        finished: trials that are in the file before.
+        finished: trials that are in the file beforehand.
         steps: trials that are timed, with each of the two samplers in turns.
-        running: trials that run beside in the second of two measurements; none do in the first.
+        running: trials in flight meanwhile in the second of two measurements; none in the first.
     """
     if importlib.util.find_spec("optuna") is None:
         return [Row("skipped: Optuna is not installed", None)]
@@ -89,13 +89,13 @@ class _Study:
             self._begin()
 
     def step(self) -> None:
-        """One more trial, and the result of the one that has run longest."""
+        """Begin one more trial, and tell the result of the one that has run longest."""
         self._begin()
         self._study.tell(*self._waiting.popleft())
         self._expected += 1
 
     def lost(self) -> int:
-        """How many trials that were told have no result."""
+        """How many told trials have no result in the study."""
         return self._expected - sum(t.value is not None for t in self._study.get_trials())
 
     def _begin(self) -> None:

@@ -58,9 +58,9 @@ class Asks:
     """Times of each ask, ``steps`` long, in seconds.
 
     Attributes:
-        wall: by the wall clock.
-        cpu: of this thread's processor time.
-        collected: of which Python's garbage collector took so much.
+        wall: time by the wall clock.
+        cpu: processor time of this thread.
+        collected: the part of it that Python's garbage collector took.
     """
 
     wall: Tensor
@@ -69,12 +69,12 @@ class Asks:
 
     @classmethod
     def empty(cls, steps: int) -> Asks:
-        """Room for so many asks."""
+        """Zeros for ``steps`` asks."""
         return cls(*torch.zeros(3, steps, dtype=torch.double))
 
     @classmethod
     def quickest(cls, runs: Sequence[Sequence[Sequence[float]]]) -> Asks:
-        """Of each ask the run in which it took least processor time.
+        """For each ask, the times of the run in which it took least processor time.
 
         Every run asks the same, garbage collection included; what takes long in only one of
         them was the machine.
@@ -85,18 +85,18 @@ class Asks:
 
 
 def long_horizon(*, side: int, horizon: int, delay: int, checked: int, repeats: int) -> list[Row]:
-    """Every ask of a long run, where points are eliminated and where none is.
+    """Every ask of a long run, with elimination and without.
 
-    Of each ask the quickest run counts. Memory grows with the records of the trials, whoever
-    chooses the points; what else it grows by shows against random search of the same length.
+    For each ask the quickest run counts. Memory grows with the records of trials, whoever
+    chooses the points; comparing with random search of the same length shows what else grows.
     Each run has a process of its own.
 
     Args:
         side: the candidates are the paper's grid, ``side x side``.
-        horizon: T.
-        delay: of every answer, in steps.
+        horizon: number of asks, T.
+        delay: delay of every answer, in steps.
         checked: picks of each round that are compared with the plain form's.
-        repeats: runs.
+        repeats: how often each run is played.
     """
     rows = []
     later = horizon - horizon // 2
@@ -167,7 +167,7 @@ def long_horizon(*, side: int, horizon: int, delay: int, checked: int, repeats: 
 def play_alone(
     *, side: int, horizon: int, delay: int, beta: float, exploit: bool, checked: int
 ) -> dict[str, Any]:
-    """One run: times of its asks, memory, and what was found wrong with its picks.
+    """One run: times of its asks, its memory, and what was found wrong with its picks.
 
     ``checked = 0`` checks none.
     """
@@ -190,7 +190,7 @@ def play_alone(
 
 
 def records_alone(*, side: int, horizon: int, delay: int) -> tuple[int, int]:
-    """Memory of random search, at half and at the end, in bytes."""
+    """Memory of random search at half and at the end, in bytes."""
     problem = paper_problem(LENGTHSCALE, side=side)
     opt = RandomOptimizer(problem.domain, horizon=horizon)
     asks = Asks.empty(horizon)
@@ -304,7 +304,7 @@ def ready_ask(*, side: int, steps: int, delay: int) -> list[Row]:
     Args:
         side: the candidates are the paper's grid, ``side x side``.
         steps: asks.
-        delay: of every answer, in steps.
+        delay: delay of every answer, in steps.
     """
     problem = paper_problem(LENGTHSCALE, side=side)
     opt = _optimizer(problem, 40 * steps, KEEPS_ALL, exploit=False)
@@ -334,7 +334,7 @@ def index_method(*, side: int, answered: int, steps: int) -> list[Row]:
 
     Args:
         side: the arms are the paper's grid, ``side x side``.
-        answered: answers before, at distinct arms.
+        answered: answers beforehand, at distinct arms.
         steps: asks and tells that are timed.
     """
     problem = paper_problem(LENGTHSCALE, side=side)

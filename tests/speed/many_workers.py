@@ -88,7 +88,7 @@ def play(
     asks = found.asks
     took = [ask.seconds_ask for ask in asks]
     tells = [ask.seconds_tell for ask in asks if ask.seconds_tell is not None]
-    # When half, and when nine tenths, of the first asks' regret was made up for.
+    # The times when 10, 20, 50 and 100 % of the evaluations had ended, for the regret curve.
     done = sorted((ask.time + ask.wait, ask.regret) for ask in asks)
     best = list(itertools.accumulate((regret for _, regret in done), min))
     marks = [done[min(len(done) * share // 10, len(done)) - 1][0] for share in (1, 2, 5, 10)]

@@ -1,4 +1,4 @@
-"""What a case of the benchmark found, row by row, and what was to be reached."""
+"""What a case of the benchmark measured, row by row, and the targets to reach."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ SECONDS, BYTES, NUMBER = "s", "bytes", "1"
 
 @dataclass(frozen=True)
 class Reach:
-    """What is to be reached.
+    """The target of a row.
 
     Attributes:
         ratio: the least peer / ours; None where there is no peer.
-        most: the largest value of ours, in the row's unit; None where a ratio is wanted.
+        most: the largest allowed value of ours, in the row's unit; None where a ratio is wanted.
         stretch: a ratio that would be better still.
     """
 
@@ -35,8 +35,8 @@ class Check:
 
     Attributes:
         what: what was compared.
-        error: a count of differing picks, or the largest difference of values.
-        within: the largest error that is right.
+        error: the number of differing picks, or the largest difference of values.
+        within: the largest allowed error.
     """
 
     what: str
@@ -65,11 +65,11 @@ class Row:
         peer: the peer's, in the same unit, if there is one.
         cpu: the same in processor time of all threads, where it was measured; on a machine that
             is shared, the fairer comparison.
-        peer_cpu: likewise.
+        peer_cpu: the peer's, measured in the same way.
         against: the peer, and the settings at which it was best.
-        reach: what is to be reached at full size, if anything is.
+        reach: the target at full size, if there is one.
         checks: what was found right or wrong.
-        note: what else is to be known.
+        note: anything else to know.
     """
 
     work: str
@@ -90,17 +90,17 @@ class Row:
 
     @property
     def cpu_ratio(self) -> float | None:
-        """The same in processor time."""
+        """Peer / ours in processor time."""
         return _ratio(self.cpu, self.peer_cpu)
 
     @property
     def correct(self) -> bool | None:
-        """Whether every check is right; None without one."""
+        """Whether every check passes; None without checks."""
         return all(check.right for check in self.checks) if self.checks else None
 
     @property
     def met(self) -> bool | None:
-        """Whether the reach is met, by results that are right; None if nothing is judged."""
+        """Whether the target is reached with correct results; None if nothing is judged."""
         if self.reach is None or self.ours is None:
             return None
         if self.correct is False:
@@ -133,18 +133,18 @@ def nothing_wrong(what: str, wrong: Tensor) -> Check:
 
 @dataclass(frozen=True)
 class Machine:
-    """Where and when it was measured: the header of the table, and columns of the CSV file.
+    """Where and when the rows were measured: table header, and columns of the CSV file.
 
     Attributes:
         date: in UTC, ISO 8601.
         platform: operating system and processor.
-        cores: of the machine.
-        threads: of torch, the same for ours and the peers.
+        cores: number of cores of the machine.
+        threads: torch's threads, the same for ours and the peers.
         device: of the CUDA case; empty without one.
-        python: version, as the next ones.
-        torch: likewise.
-        botorch: likewise.
-        gpytorch: likewise.
+        python: version of Python.
+        torch: version of torch.
+        botorch: version of BoTorch.
+        gpytorch: version of GPyTorch.
     """
 
     date: str

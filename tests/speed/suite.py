@@ -1,4 +1,4 @@
-"""The cases, and what runs them: a table in Markdown and one in CSV, brought up to date by case."""
+"""The cases, and what runs them: Markdown and CSV tables, brought up to date after each case."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Case:
     """One piece of work and its peers.
 
     Attributes:
-        measure: takes the sizes by name, returns what it found.
-        full: the sizes for which the reaches are stated.
-        quick: small ones.
+        measure: takes the sizes by name, returns the rows.
+        full: the sizes at which targets are judged.
+        quick: small sizes.
     """
 
     measure: Callable[..., list[Row]]
@@ -141,7 +141,7 @@ def measure_speed(
     threads: int | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> SpeedReport:
-    """Run cases one after the other; what is done is written after each.
+    """Run cases one after the other; results are written after each case.
 
     Args:
         folder: where to write; made if it does not exist. A table of an earlier run is replaced.

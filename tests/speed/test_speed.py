@@ -66,7 +66,7 @@ def one_process(monkeypatch):
 
 @pytest.fixture
 def tiny(monkeypatch, one_process):
-    """The registered cases, in the smallest sizes."""
+    """The registered cases at the smallest sizes."""
     for name, case in list(suite.CASES.items()):
         monkeypatch.setitem(suite.CASES, name, suite.Case(case.measure, TINY[name], TINY[name]))
 
@@ -86,7 +86,7 @@ def test_every_case_measures_and_finds_results_right(name, one_process):
     assert rows
     for row in rows:
         assert row.correct is True, row
-        if not row.work.endswith("prediction"):  # shown beside, not to be reached
+        if not row.work.endswith("prediction"):  # shown for comparison only
             assert row.reach is not None
             assert row.met is not None
         assert math.isfinite(row.ours)
@@ -189,7 +189,7 @@ def test_of_each_ask_the_quickest_run_counts():
 
 
 def test_a_wrong_last_ask_is_noticed():
-    """Beyond the first picks of a round only the variance at the last one is looked at."""
+    """Beyond the first picks of a round only the variance at its last pick is checked."""
     problem = loops.paper_problem(0.8, side=8)
     opt = loops._optimizer(problem, 400, loops.KEEPS_ALL, exploit=False)
     asks = loops.Asks.empty(60)
@@ -330,7 +330,7 @@ def test_the_sizes_are_those_of_the_reaches():
 
 
 def test_work_in_a_process_of_its_own(tmp_path, monkeypatch):
-    # More than is designed beforehand, whose memory would serve.
+    # More memory than earlier designs took, which could be reused.
     sizes = {"n_candidates": 100_000, "n_picks": 3}
     found = isolated(designs.design_alone, plain=True, **sizes)
     here = designs.design_alone(plain=False, **sizes)
@@ -387,7 +387,7 @@ def test_clocks():
 
 
 def test_memory_is_the_most_that_a_process_ever_held():
-    """In a process of its own: others have held more before."""
+    """In a process of its own: this one has held more before."""
 
     def hold():
         with clocks.PeakMemory() as memory:

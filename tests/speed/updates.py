@@ -28,10 +28,10 @@ def answers(*, answered: int, pending: int, updates: int, told: int) -> list[Row
     """One more answer, until the model predicts at a point with it.
 
     Args:
-        answered: n, answers before.
-        pending: p, points that are out, whose answers come in any order.
+        answered: answers beforehand, n.
+        pending: points in flight, p, whose answers come in any order.
         updates: answers that are timed, one after the other; at most ``pending``.
-        told: answers from none, after which the model is compared with one built anew.
+        told: answers told to an empty model, which is then compared with one built anew.
     """
     X = uniform(answered + pending, 2)
     kernel = squared_exponential(0.2, X)
@@ -77,7 +77,7 @@ def _in_order(
 def _out_of_order(
     kernel: Kernel, X: Tensor, Y: Tensor, answered: int, order: Tensor, at: Tensor, counted: bool
 ) -> list[Row]:
-    """With ``counted``, the model is asked for the variance that counts pending points."""
+    """With ``counted``, predictions include the variance that counts pending points."""
     predict = _fantasy if counted else _moments
     model = _delayed(kernel, X[:answered], Y[:answered], X[answered:])
     predict(model, at)
@@ -113,7 +113,7 @@ def _out_of_order(
 
 
 def _after_many(told: int, pending: int) -> Row:
-    """Answers from none, out of order, always with pending points."""
+    """Answers told to an empty model, out of order, with points pending throughout."""
     X = uniform(told + pending, 2, seed=3)
     kernel, Y = squared_exponential(0.2, X), wave(X)
     at = uniform(200, 2, seed=4)
@@ -170,8 +170,8 @@ def _rows(work: str, times: dict[str, list[Timed]], alone: list[Timed], error: f
         )
         for peer, against in (("anew", "DelayedGP anew"), ("botorch", "SingleTaskGP anew"))
     ]
-    # A model built anew factorizes when it predicts first: what a prediction takes by itself, as
-    # measured for ours, is taken off both.
+    # A model built anew factorizes at its first prediction: the time of a prediction alone, as
+    # measured for ours, is subtracted from both.
     anew = joined["anew"]
     alone_row = Row(
         work,
