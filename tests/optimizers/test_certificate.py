@@ -134,9 +134,8 @@ def dense(opt, C, ridges, rival):
     return min(found)
 
 
-@pytest.mark.parametrize("asks", [30])
-def test_it_is_the_dense_formula(asks):
-    f, C = function(3), 2.5
+def test_it_is_the_dense_formula():
+    f, C, asks = function(3), 2.5, 30
     opt = index(bd.UCB(4.0))
     play(opt, f, 3, asks)
     certificate = opt.certify(C, STD, DELTA)
