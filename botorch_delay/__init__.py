@@ -24,7 +24,7 @@ import contracts in ``pyproject.toml`` enforce this.
 * ``integrations``: Optuna, Ray Tune and Ax. ``engine_run.EngineRun`` keeps an optimizer in step
   with an engine's trials. Also above the optimizers are ``benchmarks`` (its clock and workers are
   simulated by ``simulator.simulate``) and the modules beside this file: ``runner.run`` drives an
-  executor, through ``workers``; ``study`` and ``cli`` are for experiments that are not programs;
+  executor of ``executors``, whose worker processes load ``workers`` alone; ``study`` and ``cli`` are for experiments that are not programs;
   ``plotting``; and ``demo``. Below the optimizers is ``acquisition.MaxVariance``, an acquisition
   function for BoTorch users.
 * ``optimizers``: ask and tell.

@@ -285,7 +285,8 @@ def _result_or_none(text: str) -> float | None:
 
 
 def _demo(arguments: argparse.Namespace) -> None:
-    from botorch_delay.demo import run_demo, run_race
+    from botorch_delay.demo.race import run_race
+    from botorch_delay.demo.tuning import run_demo
 
     options = {"trials": arguments.trials, "workers": arguments.workers, "picture": arguments.out}
     if arguments.race is not None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from botorch_delay import validation, workers
+from botorch_delay import executors, validation
 from botorch_delay.exceptions import (
     EmptyDomainError,
     HorizonError,
@@ -25,12 +25,13 @@ from botorch_delay.exceptions import (
     RunError,
     StorageError,
 )
+from botorch_delay.executors import Pool, most_at_once
 from botorch_delay.history import sqlite
 from botorch_delay.history.trials import Trial, TrialState
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.certificate import Certificate
 from botorch_delay.optimizers.loading import resume
-from botorch_delay.workers import Evaluation, Objective, Pool, most_at_once, one_line
+from botorch_delay.workers import Evaluation, Objective, one_line
 
 __all__ = ["Evaluation", "OnResult", "RunReport", "run"]
 
@@ -151,15 +152,15 @@ def run(
         RunError: after ``max_failures``, or if a pool keeps breaking or loses its cluster.
         KeyboardInterrupt: after Ctrl-C, once trials in flight are told; a second abandons these.
     """
-    pool = workers.make_pool(executor, timeout)
+    pool = executors.make_pool(executor, timeout)
     try:
         limits = n_trials, max_in_flight, max_failures, until_gap
         loop = _Loop(optimizer, objective, pool, *limits, store, on_result)
         with nullcontext() if store is None else sqlite.in_use(store, optimizer) as loop.store:
             with _turn:
                 loop.resume()
-            bar = workers.progress_bar(loop.n_trials, "trial", shown=progress)
-            with bar as loop.bar, workers.interrupts_noted() as loop.interrupts:
+            bar = executors.progress_bar(loop.n_trials, "trial", shown=progress)
+            with bar as loop.bar, executors.interrupts_noted() as loop.interrupts:
                 loop.work()
     finally:
         pool.release()
@@ -208,7 +209,7 @@ class _Loop:
             with suppress(NoAnswerError):
                 _ = self.optimizer.certificate  # raises here if there can be none
         if self.on_result is not None:
-            workers.check_takes_trials(self.on_result)
+            executors.check_takes_trials(self.on_result)
 
     def resume(self) -> None:
         """Load the store, and abandon trials that no worker runs any more."""

@@ -1,68 +1,26 @@
-"""Executors behind one interface for the runner, and the code that runs in their workers."""
+"""What runs in a worker process: one evaluation of the objective.
+
+PyTorch is imported only where a point or a result needs it, so that a worker process loads what the
+objective imports, and little else.
+"""
 
 from __future__ import annotations
 
-import inspect
-import itertools
-import multiprocessing
+import math
 import os
-import pickle
 import signal
 import sys
 import threading
 import time
 import traceback
-import uuid
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, SupportsFloat, TextIO
-
-import torch
-from tqdm import tqdm
-
-from botorch_delay import validation
-from botorch_delay.domains.columns import Columns
-from botorch_delay.exceptions import InputError, InputTypeError
-from botorch_delay.history.trials import Trial
+from typing import Any, SupportsFloat
 
 Objective = Callable[..., SupportsFloat]
 MAX_CALLS = 20  # the innermost calls, which a traceback keeps
-
-
-def takes_names(objective: Objective, columns: Columns) -> bool:
-    """Whether an objective takes the parameters of a space as keywords, else as one dict."""
-    names = columns.parameters
-    try:
-        signature = inspect.signature(objective)
-    except (TypeError, ValueError):  # not written in Python
-        return False
-    with suppress(TypeError):
-        signature.bind(**dict.fromkeys(names))
-        return True
-    with suppress(TypeError):
-        (first,) = signature.bind(None).arguments
-        if first not in names:
-            return False
-    raise InputTypeError(
-        f"objective must take {', '.join(names)} as keywords, or a dict of them as an argument "
-        f"with another name; its arguments are {signature}."
-    )
-
-
-def check_takes_trials(on_result: Callable[..., Any]) -> None:
-    """Refuse a callback that cannot be called with an optimizer and a trial."""
-    try:
-        with suppress(ValueError):  # not written in Python
-            inspect.signature(on_result).bind(None, None)
-    except TypeError as error:
-        raise InputTypeError(
-            "on_result must be a function that is called with the optimizer and a trial, "
-            f"got {on_result!r}."
-        ) from error
 
 
 @dataclass(frozen=True)
@@ -88,228 +46,49 @@ class Evaluation:
     traceback: str = ""
 
 
-def most_at_once(evaluations: Sequence[Evaluation]) -> int:
-    """The most that ran at once; a process that replaces one that died does not add to it."""
-    ends = [(e.started, 1) for e in evaluations] + [(e.finished, -1) for e in evaluations]
-    running = itertools.accumulate(change for _, change in sorted(ends))
-    return max(1, *running) if evaluations else 0  # some may take no time
+def evaluate(objective: Objective, trial_id: int, point: Any, form: str) -> Evaluation:
+    """Evaluate the objective at one point, and catch whatever it raises.
 
-
-def check_sendable(
-    value: Any, what: str, instead: str, dumps: Callable[[Any], bytes] = pickle.dumps
-) -> None:
-    """Raise InputTypeError if a value cannot be sent to another process."""
-    try:
-        dumps(value)
-    except Exception as error:
-        raise InputTypeError(
-            f"{what} cannot be sent to another process ({error}); define it at the top level of a "
-            f"module, or use {instead}."
-        ) from error
-
-
-class Pool:
-    """Any executor of ``concurrent.futures``; ``timeout`` is in seconds."""
-
-    dumps: Callable[[Any], bytes] | None = None  # checks that the objective can be sent
-
-    def __init__(self, executor: Any, timeout: float | None = None) -> None:
-        self._executor = executor
-        self.timeout = timeout
-        self._by_name = False
-
-    def check(self, objective: Objective, columns: Columns) -> None:
-        """Raise InputTypeError if the objective cannot take points or reach the workers."""
-        if inspect.iscoroutinefunction(objective):
-            raise InputTypeError(
-                f"objective must return a number, got {objective!r}, which is async; let it call "
-                "asyncio.run(...)."
-            )
-        self._by_name = columns.named and takes_names(objective, columns)
-        if self.dumps is not None:
-            check_sendable(objective, "The objective", "a ThreadPoolExecutor", self.dumps)
-
-    def submit(self, objective: Objective, trial: Trial) -> Future[Evaluation]:
-        """Let a worker evaluate the objective at the trial's point."""
-        return self._executor.submit(_evaluate, objective, *self._portable(trial))
-
-    def _portable(self, trial: Trial) -> tuple[int, Any, str]:
-        """A trial's id, its point, and the point's form: "names", "dict" or a dtype.
-
-        The point is in plain values, as tensors would be sent through shared memory.
-        """
-        if trial.columns.named:
-            return trial.id, trial.params, "names" if self._by_name else "dict"
-        return trial.id, trial.x.tolist(), str(trial.x.dtype).removeprefix("torch.")
-
-    def alive(self) -> bool:
-        """Whether results can still come."""
-        return True
-
-    def broken_by(self, trials: Sequence[Trial]) -> list[Trial] | None:
-        """The trials whose worker process died by itself; None if that is not known."""
-        return None
-
-    def repair(self) -> bool:
-        """Replace a broken executor; False if that is not possible."""
-        return False
-
-    def release(self) -> None:
-        """Shut down what this object has started; the user's executor goes on."""
-
-
-class BreakableProcessPool(Pool):
-    """A ``ProcessPoolExecutor``, which breaks when a worker dies.
-
-    A file for each trial records which process evaluates it, to know which trials broke the pool.
+    ``form`` says how the objective takes the point: "names", "dict" or the dtype of a tensor.
     """
-
-    dumps = staticmethod(pickle.dumps)
-    _replacement: ProcessPoolExecutor | None = None
-
-    def __init__(self, executor: ProcessPoolExecutor) -> None:
-        super().__init__(executor)
-        self._folder = _new_folder()
-
-    def submit(self, objective: Objective, trial: Trial) -> Future[Evaluation]:
-        arguments = (objective, *self._portable(trial))
-        return self._executor.submit(_evaluate_noted, self._note(trial), *arguments)
-
-    def _note(self, trial: Trial) -> Path:
-        return Path(self._folder.name, str(trial.id))
-
-    def broken_by(self, trials: Sequence[Trial]) -> list[Trial] | None:
-        processes = list((self._executor._processes or {}).values())
-        # Polled, not joined: the executor joins them, too, and only one learns how each ended.
-        deadline = time.monotonic() + 1.0
-        while any(each.exitcode is None for each in processes) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        # Once one has died, the executor sends SIGTERM to the others; with a fork server, 255 may
-        # stand for any exit code.
-        untold = None, -signal.SIGTERM, 255
-        dead = {str(each.pid) for each in processes if each.exitcode not in untold}
-        if not dead:
-            return None
-        notes = [(trial, self._note(trial)) for trial in trials]
-        return [trial for trial, note in notes if note.exists() and note.read_text() in dead]
-
-    def repair(self) -> bool:
-        broken = self._executor
-        self.release()
-        self._folder = _new_folder()
-        # The arguments are only kept in private attributes.
-        self._executor = self._replacement = ProcessPoolExecutor(
-            max_workers=broken._max_workers,
-            mp_context=broken._mp_context,
-            initializer=broken._initializer,
-            initargs=broken._initargs,
-            max_tasks_per_child=broken._max_tasks_per_child,
-        )
-        return True
-
-    def release(self) -> None:
-        if self._replacement is not None:
-            self._replacement.shutdown(wait=False, cancel_futures=True)
-        self._folder.cleanup()
-
-
-def _new_folder() -> TemporaryDirectory[str]:
-    return TemporaryDirectory(prefix="botorch-delay-", ignore_cleanup_errors=True)
-
-
-class PebblePool(Pool):
-    """A ``pebble.ProcessPool``, which kills a worker that takes too long and replaces it."""
-
-    dumps = staticmethod(pickle.dumps)
-
-    def submit(self, objective: Objective, trial: Trial) -> Future[Evaluation]:
-        arguments = (objective, *self._portable(trial))
-        return self._executor.schedule(_evaluate, args=arguments, timeout=self.timeout)
-
-
-class DaskPool(Pool):
-    """Dask's ``Client.get_executor()``.
-
-    Dask would reuse the value of an earlier call with the same arguments, noise included; unique
-    keys prevent that. Some futures never end once the client has lost its scheduler, see ``alive``.
-    """
-
-    def __init__(self, executor: Any) -> None:
-        import cloudpickle  # comes with Dask, which sends functions with it
-
-        super().__init__(executor)
-        self.dumps = cloudpickle.dumps
-        self._client = executor._client
-        self._run = f"botorch-delay-{uuid.uuid4().hex}"
-
-    def submit(self, objective: Objective, trial: Trial) -> Future[Evaluation]:
-        key = f"{self._run}-{trial.id}"
-        return self._executor.submit(_evaluate, objective, *self._portable(trial), key=key)
-
-    def alive(self) -> bool:
-        return self._client.status in ("running", "connecting")
-
-
-def make_pool(executor: Any, timeout: float | None) -> Pool:
-    """The pool for an executor of ``concurrent.futures``, Pebble or Dask."""
-    if timeout is not None:
-        timeout = validation.positive(timeout, "timeout")
-    if inspect.isclass(executor):
-        raise InputTypeError(
-            f"executor is the class {executor.__name__}; pass an instance, such as "
-            f"{executor.__name__}(4)."
-        )
-    if hasattr(executor, "get_executor"):
-        raise InputTypeError("executor is a Dask client; pass client.get_executor().")
-    schedule = getattr(executor, "schedule", None)
-    if schedule is not None and "timeout" in inspect.signature(schedule).parameters:
-        return PebblePool(executor, timeout)
-    if not hasattr(executor, "submit"):
-        raise InputTypeError(
-            "executor must be a concurrent.futures.Executor or a pebble.ProcessPool, got "
-            f"{type(executor).__name__}."
-        )
-    if timeout is not None:
-        raise InputError(
-            f"A {type(executor).__name__} cannot stop an evaluation, so it keeps no timeout; use a "
-            "pebble.ProcessPool."
-        )
-    if isinstance(executor, ProcessPoolExecutor):
-        return BreakableProcessPool(executor)
-    if type(executor).__module__ == "distributed.cfexecutor":  # without importing Dask
-        return DaskPool(executor)
-    return Pool(executor)
-
-
-def _evaluate(objective: Objective, trial_id: int, point: Any, form: str) -> Evaluation:
-    """Run in a worker: evaluate the objective at one point, catching whatever it raises."""
     worker = f"{os.getpid()}-{threading.get_ident()}"
-    started = time.time()
+    if form not in ("names", "dict"):
+        import torch
+
+        point = torch.tensor(point, dtype=getattr(torch, form))
     value, error, calls = None, "", ""
+    started = time.time()
     try:
-        if form == "names":
-            returned = objective(**point)
-        elif form == "dict":
-            returned = objective(point)
-        else:
-            returned = objective(torch.tensor(point, dtype=getattr(torch, form)))
+        returned = objective(**point) if form == "names" else objective(point)
     except KeyboardInterrupt:
         raise
     except BaseException as raised:
+        finished = time.time()
         error, calls = one_line(raised), _calls(raised)
     else:
-        try:
-            value = validation.real(returned, "value")
-        except InputError as invalid:
-            error = f"the objective returned no finite number: {invalid}"
-    return Evaluation(trial_id, worker, started, time.time(), error, value, calls)
+        finished = time.time()
+        value, error = _number(returned)
+    return Evaluation(trial_id, worker, started, finished, error, value, calls)
 
 
-def _evaluate_noted(note: Path, *arguments: Any) -> Evaluation:
+def evaluate_noted(note: Path, *arguments: Any) -> Evaluation:
     """Run in a worker process: write its process id to ``note``, then evaluate."""
     with suppress(OSError):
         note.write_text(str(os.getpid()))
-    return _evaluate(*arguments)
+    return evaluate(*arguments)
+
+
+def _number(returned: Any) -> tuple[float | None, str]:
+    """What an objective returned as a finite number, or None and an error."""
+    if isinstance(returned, float) and math.isfinite(returned):
+        return float(returned), ""
+    from botorch_delay import validation
+    from botorch_delay.exceptions import InputError
+
+    try:
+        return validation.real(returned, "value"), ""
+    except InputError as invalid:
+        return None, f"the objective returned no finite number: {invalid}"
 
 
 def one_line(raised: BaseException) -> str:
@@ -324,94 +103,16 @@ def one_line(raised: BaseException) -> str:
 def _calls(raised: BaseException) -> str:
     """The traceback of what the objective raised."""
     own = raised.__traceback__
-    inside = None if own is None else own.tb_next  # without the frame of _evaluate
+    inside = None if own is None else own.tb_next  # without the frame of evaluate
     lines = traceback.format_exception(type(raised), raised, inside, limit=-MAX_CALLS)
     return "".join(lines).encode("utf-8", "backslashreplace").decode()
 
 
-@contextmanager
-def spawned_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """Worker processes that leave Ctrl-C to their parent and use one thread each."""
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker)
-    try:
-        with _interrupts_blocked():  # inherited by workers that start here, while they import
-            for _ in range(workers):
-                pool.submit(int)
-        yield pool
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def progress_bar(total: int, unit: str, *, shown: bool, initial: int = 0) -> tqdm[None]:
-    """A progress bar on standard error, silent where that is missing or nobody reads it."""
-    hidden = not shown or sys.stderr is None  # as in programs without a console
-    file = None if hidden else _Unfailing(sys.stderr)
-    return tqdm(total=total, initial=initial, unit=unit, disable=hidden, file=file)
-
-
-class _Unfailing:
-    """A stream that ignores failures to write, so that a bar cannot end the run that it shows."""
-
-    def __init__(self, stream: TextIO):
-        self._stream = stream
-
-    def __eq__(self, other: object) -> bool:  # tqdm compares it with sys.stderr
-        return self._stream == getattr(other, "_stream", other)
-
-    def __hash__(self) -> int:
-        return hash(self._stream)
-
-    def write(self, text: str) -> None:
-        with suppress(OSError, ValueError):
-            self._stream.write(text)
-
-    def flush(self) -> None:
-        with suppress(OSError, ValueError):
-            self._stream.flush()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-
-@contextmanager
-def interrupts_noted() -> Iterator[list[int]]:
-    """Note each Ctrl-C in a list; raise at the third, or at the end. Own handlers are kept."""
-    noted: list[int] = []
-
-    def handle(number: int, _: object) -> None:
-        noted.append(number)
-        if len(noted) > 2:
-            raise KeyboardInterrupt
-
-    in_main = threading.current_thread() is threading.main_thread()
-    if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield noted
-        return
-    signal.signal(signal.SIGINT, handle)
-    try:
-        yield noted
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    if noted:
-        raise KeyboardInterrupt
-
-
-@contextmanager
-def _interrupts_blocked() -> Iterator[None]:
-    """Hold back Ctrl-C until the end of the block, on systems with signal masks."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _start_worker() -> None:
+def start_worker() -> None:
+    """Leave Ctrl-C to the parent, and compute in one thread; runs first in a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # for its own subprocesses
-    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"  # read by libraries that are imported later
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)

@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 from scale import repeats
 
-from botorch_delay import BPEDelayOptimizer, __version__, cli, demo, load
+from botorch_delay import BPEDelayOptimizer, __version__, cli, load
 from botorch_delay.benchmarks.methods import METHODS
 from botorch_delay.benchmarks.simulator import Recommended
-from botorch_delay.demo import GUESSING, Classifier, demo_space
+from botorch_delay.demo import digits, race, tuning
+from botorch_delay.demo.digits import GUESSING, Classifier
+from botorch_delay.demo.tuning import demo_space
 
 # Where rich is installed this import draws from a global generator, once.
 importlib.import_module("sklearn.model_selection")
@@ -72,7 +74,7 @@ def test_closed_streams_lose_what_they_would_show_alone(monkeypatch, tmp_path, c
     ],
 )
 def test_wrong_options_give_one_line_and_exit_code_2(arguments, message, capsys, monkeypatch):
-    monkeypatch.setattr(demo, "spawned_pool", ThreadPoolExecutor)
+    monkeypatch.setattr(tuning, "spawned_pool", ThreadPoolExecutor)
     code, out, err = call(*arguments, capsys=capsys)
     assert code == 2
     assert out == ""
@@ -108,9 +110,9 @@ def test_whatever_goes_wrong_is_one_line_and_exit_code_1(capsys, monkeypatch):
 
 def test_the_demo_runs_resumes_and_reports(tmp_path, capsys, monkeypatch):
     """In this process; the heavy tests run the command as a user does."""
-    monkeypatch.setattr(demo, "spawned_pool", ThreadPoolExecutor)
-    monkeypatch.setattr(demo, "LANDMARKS", 30)
-    monkeypatch.setattr(demo, "SLOWNESS", 1.0)
+    monkeypatch.setattr(tuning, "spawned_pool", ThreadPoolExecutor)
+    monkeypatch.setattr(digits, "LANDMARKS", 30)
+    monkeypatch.setattr(tuning, "SLOWNESS", 1.0)
     picture = tmp_path / "demo.png"
     arguments = ["--trials", "4", "--store", str(tmp_path / "study.db"), "--seed", "3"]
     code, shown, _ = call("demo", *arguments, "--out", str(picture), capsys=capsys)
@@ -126,11 +128,11 @@ def test_the_demo_runs_resumes_and_reports(tmp_path, capsys, monkeypatch):
 
 def test_the_race_counts_who_has_less_loss_and_is_earlier(tmp_path, capsys, monkeypatch):
     pytest.importorskip("optuna")
-    monkeypatch.setattr(demo, "spawned_pool", ThreadPoolExecutor)
-    monkeypatch.setattr(demo, "LANDMARKS", 30)
-    random, tpe = demo.RACERS["random search"], (METHODS["tpe"], "batches-4")
-    ours = {"this library": demo.RACERS["this library"]}
-    monkeypatch.setattr(demo, "RACERS", ours | {"random search": random, "batches": tpe})
+    monkeypatch.setattr(race, "spawned_pool", ThreadPoolExecutor)
+    monkeypatch.setattr(digits, "LANDMARKS", 30)
+    random, tpe = race.RACERS["random search"], (METHODS["tpe"], "batches-4")
+    ours = {"this library": race.RACERS["this library"]}
+    monkeypatch.setattr(race, "RACERS", ours | {"random search": random, "batches": tpe})
     picture = tmp_path / "race.png"
     arguments = ["--race", "2", "--trials", "4", "--workers", "1", "--out", str(picture)]
     code, shown, _ = call("demo", *arguments, capsys=capsys)
@@ -146,7 +148,7 @@ def test_who_won_the_race():
     ours = [line((1, 0.5), (2, 0.1), (3, 0.1)), line((1, 0.1), (2, 0.5), (3, 0.5))]
     theirs = [line((1, 0.5), (4, 0.2)), line((1, 0.5), (4, 0.2))]
     held_out = {"ours": np.array([0.2, 0.3]), "theirs": np.array([0.1, 0.4])}
-    result = demo.RaceResult({"ours": ours, "theirs": theirs}, held_out, target=0.2)
+    result = race.RaceResult({"ours": ours, "theirs": theirs}, held_out, target=0.2)
     assert result.seconds("ours").tolist() == [2.0, float("inf")]
     shown = str(result).splitlines()
     assert "| ours | 0.2500 | 0.3000 | inf |" in shown
@@ -207,7 +209,7 @@ def test_the_demo_survives_being_killed(tmp_path):
 
 
 def test_a_store_of_another_study_is_refused_in_one_line(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(demo, "spawned_pool", ThreadPoolExecutor)
+    monkeypatch.setattr(tuning, "spawned_pool", ThreadPoolExecutor)
     store = str(tmp_path / "study.db")
     BPEDelayOptimizer(demo_space(), horizon=5, maximize=False).save(store)
     code, _, err = call("demo", "--trials", "4", "--store", store, capsys=capsys)
@@ -221,7 +223,7 @@ SETTINGS = {"power": 0.7, "blur": 0.3, "whitening": 0.0, "lengthscale": 0.7, "pe
 
 
 def test_the_settings_matter_and_nothing_is_random(monkeypatch):
-    monkeypatch.setattr(demo, "LANDMARKS", 60)
+    monkeypatch.setattr(digits, "LANDMARKS", 60)
     first, second = Classifier(0), Classifier(1)
     loss = first(**SETTINGS)
     assert first.evaluate(SETTINGS)[0] == loss
@@ -234,8 +236,8 @@ def test_the_settings_matter_and_nothing_is_random(monkeypatch):
 def test_an_evaluation_waits_as_if_it_were_slower(monkeypatch):
     waits = []
     clock = SimpleNamespace(sleep=waits.append, perf_counter=lambda: 0.0)
-    monkeypatch.setattr(demo, "time", clock)
-    monkeypatch.setattr(demo.Classifier, "evaluate", lambda *_: (0.5, 2.0))
+    monkeypatch.setattr(digits, "time", clock)
+    monkeypatch.setattr(Classifier, "evaluate", lambda *_: (0.5, 2.0))
     assert Classifier(0, slowness=3.0)(**SETTINGS) == 0.5
     assert waits == [6.0]
 
@@ -244,6 +246,6 @@ def test_whitening_and_units_are_of_the_images_that_are_learned_from():
     rng = np.random.default_rng(0)
     images, test = rng.random((80, 64)), 2.0 * rng.random((30, 64))
     settings = {"power": 1.0, "blur": 0.1, "whitening": 1.0}
-    seen, shown = demo._components(settings, images, test)
+    seen, shown = digits._components(settings, images, test)
     np.testing.assert_allclose(np.cov(seen.T), np.eye(64) / 64, atol=1e-9)
     assert shown.var() > 2.0 * seen.var()

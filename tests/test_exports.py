@@ -50,7 +50,7 @@ loaded = set(sys.modules) - known
 assert not [name for name in loaded if name.startswith("botorch_delay.")], loaded
 assert not [name for name in loaded if name.split(".")[0] in ("botorch", "scipy", "tqdm")], loaded
 bd.BPEDelayOptimizer
-ours = "benchmarks cli demo integrations plotting runner study workers"
+ours = "benchmarks cli demo executors integrations plotting runner study workers"
 ours = [f"botorch_delay.{name}" for name in ours.split()]
 others = "ax dask distributed matplotlib optuna pandas pebble ray scipy.stats sklearn"
 for name in [*ours, *others.split()]:

@@ -69,7 +69,7 @@ def test_every_page_has_code_that_runs():
         assert python_blocks(page)
     for engine in ENGINES:
         assert (ROOT / "tests" / "integrations" / f"test_{engine}.py").exists()
-    # Its test is in test_workers.py.
+    # Its test is in test_executors.py.
     assert len(blocks("python tune.py")) == 1
 
 

@@ -22,7 +22,7 @@ from forked import forked
 from pebble import ProcessPool
 
 import botorch_delay as bd
-from botorch_delay import runner, workers
+from botorch_delay import executors, runner
 from botorch_delay.exceptions import (
     EmptyDomainError,
     InputError,
@@ -30,10 +30,10 @@ from botorch_delay.exceptions import (
     RunError,
     StorageError,
 )
+from botorch_delay.executors import BreakableProcessPool, Pool
 from botorch_delay.history import sqlite
 from botorch_delay.history.trials import TrialState
 from botorch_delay.runner import run
-from botorch_delay.workers import BreakableProcessPool, Pool
 
 
 def make(n=21, horizon=40, **options):
@@ -1264,5 +1264,5 @@ def test_nobody_waits_for_a_locked_file_for_ever(threads, tmp_path, monkeypatch)
 
 
 def test_a_bar_knows_the_terminal():
-    assert workers._Unfailing(sys.stderr) in (sys.stderr, None)  # a comparison that tqdm makes
-    assert workers._Unfailing(sys.stderr) != sys.stdout
+    assert executors._Unfailing(sys.stderr) in (sys.stderr, None)  # a comparison that tqdm makes
+    assert executors._Unfailing(sys.stderr) != sys.stdout

