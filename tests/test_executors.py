@@ -176,17 +176,6 @@ def test_dask_takes_functions_from_anywhere_that_can_be_sent(dask):
 
 
 @pytest.mark.heavy
-def test_dask_evaluates_again_what_a_dead_worker_had(tmp_path):
-    with dask_client(processes=True) as client:
-        opt = make()
-        objective = objectives.KillsOneWorker(tmp_path)
-        report = run(opt, objective, client.get_executor(), 8, 2, progress=False)
-    assert (tmp_path / "killed").exists()
-    assert [t.value for t in opt.trials] == [objectives.quadratic(t.x) for t in opt.trials]
-    assert str(os.getpid()) not in {e.worker.split("-")[0] for e in report.evaluations}
-
-
-@pytest.mark.heavy
 def test_the_readme_s_script_runs(tmp_path):
     pytest.importorskip("distributed")
     (script,) = blocks("python tune.py")

@@ -29,7 +29,7 @@ def test_some_cases_give_what_was_recorded(name, recorded):
 
 @pytest.mark.cuda
 @pytest.mark.heavy
-@pytest.mark.parametrize("name", some(sorted(NAMES, key=lambda name: NAMES.index(name) % 16), 6))
+@pytest.mark.parametrize("name", some(sorted(NAMES, key=lambda name: NAMES.index(name) % 16), 4))
 def test_a_device_gives_what_was_recorded_on_the_cpu(name, recorded, monkeypatch):
     monkeypatch.setattr(traces, "DEVICE", "cuda")
     check(name, recorded)
