@@ -24,9 +24,9 @@ import contracts in ``pyproject.toml`` enforce this.
 * ``integrations``: Optuna, Ray Tune and Ax. ``engine_run.EngineRun`` keeps an optimizer in step
   with an engine's trials. Also above the optimizers are ``benchmarks`` (its clock and workers are
   simulated by ``simulator.simulate``) and the modules beside this file: ``runner.run`` drives an
-  executor of ``executors``, whose worker processes load ``workers`` alone; ``study`` and ``cli`` are for experiments that are not programs;
-  ``plotting``; and ``demo``. Below the optimizers is ``acquisition.MaxVariance``, an acquisition
-  function for BoTorch users.
+  executor of ``executors``, whose worker processes load ``workers`` alone; ``study`` and ``cli``
+  are for experiments that are not programs; ``plotting``; and ``demo``. Below the optimizers is
+  ``acquisition.MaxVariance``, an acquisition function for BoTorch users.
 * ``optimizers``: ask and tell.
 
   - A run: ``run.Run`` holds its events and applies them, also those read from a file;
