@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,10 @@ import scale
 
 if TYPE_CHECKING:
     from simulated_cuda import Record
+
+# The problems are small; more threads would only wait for each other on a busy machine. Set before
+# NumPy is imported, and for the processes that tests start.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -47,7 +52,6 @@ def pytest_configure(config: pytest.Config) -> None:
         "tests", derandomize=True, deadline=None, print_blob=True, max_examples=50
     )
     settings.load_profile("tests")
-    # The problems are small; more threads would only wait for each other on a busy machine.
     torch.set_num_threads(1)
     if config.getoption("--simulated-cuda"):
         import simulated_cuda  # noqa: F401  # must come before autograd counts the devices

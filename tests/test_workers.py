@@ -1,5 +1,6 @@
 """What a worker process loads and does before and during an evaluation."""
 
+import os
 import subprocess
 import sys
 
@@ -24,4 +25,5 @@ assert torch.get_num_threads() == 1
 
 
 def test_a_worker_process_loads_pytorch_only_for_tensors_and_computes_in_one_thread():
-    subprocess.run([sys.executable, "-c", LOADS], check=True)
+    two_threads = {**os.environ, "OMP_NUM_THREADS": "2"}
+    subprocess.run([sys.executable, "-c", LOADS], env=two_threads, check=True)

@@ -36,7 +36,7 @@ def play(what, folder, count):
         [sys.executable, str(FOLDER / "killing.py"), what, str(folder), str(count), "0"],
         capture_output=True,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(done.stdout)

@@ -24,7 +24,6 @@ def test_mutated_files_are_refused_or_load(tmp_path, scale, figures):
         text=True,
         env={
             **os.environ,
-            "OMP_NUM_THREADS": "1",
             "PYTHONPATH": os.pathsep.join(map(str, paths)),
         },
     )
