@@ -17,12 +17,11 @@ from gpytorch.kernels import Kernel, RBFKernel
 from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.confidence.bounds import DEFAULT_CONFIDENCE
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.domain import Domain
 from botorch_delay.domains.finite import FiniteDomain
 from botorch_delay.domains.space import Space
-from botorch_delay.elimination.rounds import OPEN_ENDED, HorizonRounds
+from botorch_delay.elimination.rounds import OPEN_ENDED
 from botorch_delay.exceptions import (
     InputError,
     InputTypeError,
@@ -33,7 +32,6 @@ from botorch_delay.gp.surrogate import Learned
 from botorch_delay.history.events import truncated
 from botorch_delay.history.trials import TrialState
 from botorch_delay.optimizers.bpe import BPEDelayOptimizer
-from botorch_delay.optimizers.config import BPEConfig
 from botorch_delay.optimizers.exploit import DEFAULT_EXPLOIT, WithinBudget, as_exploit
 from botorch_delay.optimizers.replica import PastTrial, Replica
 
@@ -83,16 +81,14 @@ class Settings:
             exploit = replace(exploit, repeat_pending=False)
         rounds = OPEN_ENDED if horizon is None else None
         self.options = {"rounds": rounds, **options, "exploit": exploit}
-        given = {name: parameters[name].default for name in known} | self.options
-        given["rounds"] = HorizonRounds() if given["rounds"] is None else given["rounds"]
-        if given["confidence"] is None:
-            given["confidence"] = DEFAULT_CONFIDENCE
-        if isinstance(given["covar_module"], Kernel):  # its columns are not known yet
-            given["covar_module"] = RBFKernel().double()
-        elif isinstance(given["covar_module"], Learned):
-            given["covar_module"] = None
-        checked = BPEConfig(FiniteDomain(_ANY), horizon, seed=seed, maximize=True, **given)
-        self.horizon, self.seed = checked.horizon, checked.seed
+        kernel = options.get("covar_module")
+        if isinstance(kernel, Kernel):  # its columns are not known yet
+            kernel = RBFKernel().double()
+        elif isinstance(kernel, Learned):
+            kernel = None
+        made = self.options | {"covar_module": kernel}
+        checked = BPEDelayOptimizer(FiniteDomain(_ANY), horizon, seed=seed, **made)
+        self.horizon, self.seed = checked.horizon, validation.seed(seed)
 
     def make(self, domain: Domain, maximize: bool) -> BPEDelayOptimizer:
         """An optimizer before any ask."""
