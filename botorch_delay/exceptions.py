@@ -78,7 +78,7 @@ class RepeatedResultWarning(BotorchWarning, UserWarning):
 
 
 class OutlierWarning(BotorchWarning, UserWarning):
-    """An answer lies far from all others and may be a mistake; it was accepted."""
+    """An answer may be a mistake, as others speak against it; it was accepted."""
 
 
 class FitWarning(BotorchWarning, RuntimeWarning):

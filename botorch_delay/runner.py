@@ -307,8 +307,9 @@ class _Loop:
                 evaluated = self.in_flight or self.report.evaluations
                 if not (self.in_flight or (ends and (evaluated or self.report.resumed))):
                     raise
-                if not evaluated:
-                    logger.warning("nothing is evaluated: %s", error)
+                if not self.in_flight:
+                    what = "the run ends early" if evaluated else "nothing is evaluated"
+                    logger.warning("%s: %s", what, error)
                 return
             self._submit(trial)
 

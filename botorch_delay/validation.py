@@ -79,6 +79,7 @@ def real(value: Any, name: str) -> float:
         if getattr(value, "size", None) == 1 and hasattr(value, "item"):  # a NumPy array
             return real(value.item(), name)
         text = f" {reprlib.repr(value)}" if isinstance(value, str) else ""
+        text = f" of shape {value.shape}" if isinstance(value, np.ndarray) else text
         raise InputTypeError(f"{name} must be a number, got {type(value).__name__}{text}.")
     try:
         number = float(value)
@@ -204,6 +205,35 @@ def outputs(value: Any, name: str, like: Tensor) -> Tensor:
             "add the output dimension with .unsqueeze(-1)."
         )
     return flat.unsqueeze(-1)
+
+
+def points(value: Any, name: str, like: Tensor) -> Tensor:
+    """``value`` as :func:`matrix`, maybe without rows, and with :func:`matches`."""
+    value = matrix(value, name, empty=True)
+    matches(value, name, like)
+    return value
+
+
+def observations(X: Any, Y: Any, like: Tensor) -> None:
+    """Refuse all but finite points ``batch x n x d``, and an output for each, ``batch x n x 1``."""
+    matches(X, "X", like)
+    tensor(Y, "Y")
+    if Y.dim() < 2 or Y.shape[-2:] != (X.shape[-2], 1):
+        raise InputError(
+            f"Y must have shape batch x {X.shape[-2]} x 1, an output for each row of X, got "
+            f"{tuple(Y.shape)}; .unsqueeze(-1) adds the output dimension."
+        )
+    if not (torch.isfinite(X).all() and torch.isfinite(Y).all()):
+        raise InputError("X and Y must be finite; leave out points without a usable answer.")
+
+
+def transformed(targets: Tensor) -> None:
+    """Refuse values that an outcome transform cannot take, as ``Log`` negative ones."""
+    if not torch.isfinite(targets).all():
+        raise InputError(
+            "outcome_transform gives values that are not finite; pass answers in its range, or "
+            "another transform."
+        )
 
 
 def matches(value: Tensor, name: str, like: Tensor) -> None:

@@ -231,3 +231,20 @@ def test_the_input_constructor_of_the_bound():
         bd.FantasyUpperConfidenceBound(**construct(model(), beta=0.0))
     with pytest.raises(InputTypeError, match="BoTorch model"):
         bd.FantasyUpperConfidenceBound("model", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (scattered(1)[0], "X_pending must have shape n x d"),
+        (scattered(2)[:, :1], "X_pending must have a row for each point and 2 columns"),
+        (scattered(2) * torch.nan, "X_pending must be finite; row 0"),
+        (scattered(2).float(), "X_pending"),
+    ],
+)
+@pytest.mark.parametrize("model", [bd.DelayedGP, SingleTaskGP])
+def test_pending_points_must_be_points_of_the_model(model, wrong, message):
+    X = scattered(5)
+    sigma = bd.MaxVariance(model(X, standardize(normal(5)[:, None]), torch.full((5, 1), 0.1).to(X)))
+    with pytest.raises(InputError, match=message):
+        sigma.set_X_pending(wrong)

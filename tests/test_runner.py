@@ -577,6 +577,7 @@ def test_a_run_ends_once_exact_evaluations_have_been_made_of_all_points(threads,
     report = run(opt, lambda a: float(a), threads, 12, 3, progress=False)
     assert sorted(trial.params["a"] for trial in opt.trials) == [0, 1, 2, 3, 4]
     assert len(report.evaluations) == 5
+    assert caplog.text.count("the run ends early: No point is left to ask") == 1
     assert not run(opt, lambda a: float(a), threads, 12, 3, progress=False).evaluations
     assert "nothing is evaluated: No point is left to ask" in caplog.text
 

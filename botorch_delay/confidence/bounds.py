@@ -449,8 +449,7 @@ def rkhs_bounds(
         InputError: if an argument cannot be used, or shapes do not fit.
     """
     train_X = validation.matrix(train_X, "train_X", empty=True)
-    X = validation.matrix(X, "X", empty=True)
-    validation.matches(train_X, "train_X", X)
+    X = validation.points(X, "X", train_X)
     train_Y = validation.column(train_Y, "train_Y", train_X)
     probe = X if len(X) else train_X
     if len(probe):

@@ -420,6 +420,7 @@ class Choice(Parameter):
         return min(self.column, key=lambda own: abs(own - number))
 
     def encode(self, value: Any, name: str, *, outside: bool = False) -> float:
+        value = value.item() if isinstance(value, np.generic) else value
         for own, number in zip(self.values, self.column, strict=True):
             if is_equal(value, own):
                 return number

@@ -134,9 +134,10 @@ class DelayedGP(SingleTaskGP):
                 outcome_transform=outcome_transform,
                 input_transform=input_transform,
             )
+        validation.transformed(self.train_targets)
         self._noise_var = noise_var
         pending = train_X[:0] if X_pending is None else X_pending
-        self._X_pending = self._check_points(pending, "X_pending").clone()
+        self._X_pending = validation.points(pending, "X_pending", train_X).clone()
 
     @property
     def X_pending(self) -> Tensor:
@@ -242,7 +243,7 @@ class DelayedGP(SingleTaskGP):
             NotSupportedError: if this model is from a batched ``fantasize``.
         """
         self._check_no_batch()
-        X = self._check_points(_as_rows(X), "X")
+        X = validation.points(_as_rows(X), "X", self._raw_X)
         self.eval()
         together = torch.cat([self._X_pending, X])
         model = self._with_more(X[:0], self.train_targets[:0], together)
@@ -260,7 +261,7 @@ class DelayedGP(SingleTaskGP):
             NotSupportedError: if this model is from a batched ``fantasize``.
         """
         self._check_no_batch()
-        x = self._check_points(_as_rows(x), "x")
+        x = validation.points(_as_rows(x), "x", self._raw_X)
         if len(x) != 1:
             raise InputError(f"x must be one point, got {len(x)}; call with_answer once for each.")
         single = y.reshape(()) if isinstance(y, Tensor) and y.numel() == 1 else y
@@ -269,6 +270,7 @@ class DelayedGP(SingleTaskGP):
         target = sent([[value]], self.train_targets)
         if hasattr(self, "outcome_transform"):
             target, _ = self.outcome_transform(target, X=self.transform_inputs(x))
+            validation.transformed(target)
         matches = (self._X_pending == x).all(dim=-1).nonzero()
         place = int(matches[0]) if len(matches) else len(self._X_pending)
         pending = torch.cat([self._X_pending[:place], self._X_pending[place + 1 :]])
@@ -298,9 +300,11 @@ class DelayedGP(SingleTaskGP):
         Pending points stay pending: use :meth:`with_answer` for their answers.
 
         Raises:
+            InputError: if shapes do not fit, or a number is not finite.
             NotSupportedError: if this model has no answered point.
         """
         self.eval()
+        validation.observations(X, Y, self._raw_X)
         known = isinstance(self.likelihood, FixedNoiseGaussianLikelihood)
         if noise is None and known and self.train_targets.numel():
             noise = self._pending_noise().expand(Y.shape)
@@ -456,11 +460,6 @@ class DelayedGP(SingleTaskGP):
                 f"{tuple(self.train_targets.shape[:-1])}; include pending points first, with "
                 "model.fantasy_model().fantasize(X, sampler)."
             )
-
-    def _check_points(self, X: Tensor, name: str) -> Tensor:
-        X = validation.matrix(X, name, empty=True)
-        validation.matches(X, name, self._raw_X)
-        return X
 
     def _with_more(self, X: Tensor, targets: Tensor, X_pending: Tensor) -> DelayedGP:
         """A copy with more answers, in evaluation mode, which shares no parameter with this model.

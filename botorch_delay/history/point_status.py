@@ -137,6 +137,10 @@ class Feasibility(TrialObserver):
         """Whether some point gave different answers."""
         return bool(self._differing)
 
+    def first_answer(self, place: Trial | Attached) -> float | None:
+        """The first answer at a trial's or result's point, with which others are compared."""
+        return self._first.get(self.key(place))
+
     def repeats_agree(self) -> bool:
         """Whether there are enough repeats, and no point has given differing answers."""
         enough = max(REPEATS, REPEATED_SHARE * self._tried)

@@ -447,6 +447,7 @@ def _as_id(value: Any) -> int:
     except TypeError:
         kind = f"{type(value).__module__}.{type(value).__name__}".removeprefix("builtins.")
         raise TrialError(
-            f"Expected a Trial or its id, got {kind}; ask() returns trials. "
-            "A result that no trial asked for is handed over with attach(x, y)."
+            f"Expected a Trial or its id, got {kind}; ask() returns a trial, and ask(n) a list, "
+            "whose trials are told one by one. A result that no trial asked for is handed over "
+            "with attach(x, y)."
         ) from None

@@ -224,6 +224,8 @@ class DelaySampler(BaseSampler):
         names = run.domain.columns.parameters
         if (completed := _completed(study)) and not any(names & t.params.keys() for t in completed):
             raise NoAnswerError(NEVER_SUGGESTED.format(", ".join(names)))
+        if not completed:
+            raise NoAnswerError("No trial of this study has completed yet; recommend() needs one.")
         found = run.recommend(tried=tried)
         every = [trial.params.items() for trial in completed]
         constant = dict(item for item in every[0] if all(item in items for items in every))

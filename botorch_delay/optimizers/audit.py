@@ -187,9 +187,7 @@ class Audit(TrialObserver):
         """The regret bound of Theorem 1 and what comes on top of it, or why it is not claimed."""
         config, budget, terms = self._config, self._budget, None
         assumptions = self._assumptions()
-        departed = {entry for record in self._rounds.records for entry in record.departures}
-        if self._rounds.open is not None:
-            departed |= self._rounds.open.departures
+        departed = self._departed
         missing = [*config.confidence.missing, *self._configuration()]
         told = self._refutation(Departure.CONTRADICTED in departed)
         if not missing:
@@ -355,6 +353,17 @@ class Audit(TrialObserver):
         elif lacks := confidence.missing_on_box(kernel):
             missing.append(f"{lacks}." if self._broken else f"{lacks}; {_KEPT}.")
         return missing
+
+    @property
+    def is_refuted(self) -> bool:
+        """Whether the answers contradict the constants of the bounds."""
+        return bool(self._refutation(Departure.CONTRADICTED in self._departed))
+
+    @property
+    def _departed(self) -> set[Departure]:
+        """How rounds departed from the plan, the open one included."""
+        departed = {entry for record in self._rounds.records for entry in record.departures}
+        return departed | (set() if self._rounds.open is None else self._rounds.open.departures)
 
     def _refutation(self, contradicted: bool) -> list[str]:
         """Whether the answers contradict the constants of the bounds, and how."""

@@ -35,6 +35,7 @@ from botorch_delay.history.trials import (
 from botorch_delay.optimizers.reading import ReadableRun
 from botorch_delay.optimizers.run import exclusive
 
+ALIKE = 1e-6  # exact answers that differ by less, as a share of the range of values, are alike
 MAX_REASON = 10_000  # characters; the rest is cut, since files keep all reasons
 
 
@@ -248,7 +249,7 @@ class Optimizer(ReadableRun):
         if by_name:  # perhaps mistyped
             for point in X:
                 self._domain.warn_outside(point)
-        self._warn_far(self._ledger.attached[-len(X) :], known)
+        self._warn_doubtful(self._ledger.attached[-len(X) :], known)
         repeats = self._ledger.repeated(len(X)) if self._config.proves_from_all else 0
         if repeats:
             warn(
@@ -334,10 +335,13 @@ class Optimizer(ReadableRun):
         known = len(self._ledger.values)
         self._happen(kind, value, data, trial.id)
         self._decide_after_settled(trial)
-        self._warn_far([trial], known)
+        self._warn_doubtful([trial], known)
 
-    def _warn_far(self, new: Sequence[Trial | Attached], known: int) -> None:
-        """Warn of new results far from all others; ``known`` results had come before them."""
+    def _warn_doubtful(self, new: Sequence[Trial | Attached], known: int) -> None:
+        """Warn of new results that others speak against; ``known`` results had come before them."""
+        if self.exact:
+            for result in new:
+                self._warn_different(result)
         values = self._ledger.values
         if known <= ENOUGH_ANSWERS < len(values):
             # Earlier ones had too few others to compare with; an error in the best does most harm.
@@ -358,6 +362,20 @@ class Optimizer(ReadableRun):
                     f"call {remedy}.",
                     OutlierWarning,
                 )
+
+    def _warn_different(self, result: Trial | Attached) -> None:
+        """Warn if an exact answer is not the one that its point gave before."""
+        value, values = result.value, self._ledger.values
+        first = self._feasibility.first_answer(result)
+        if value is None or first is None:
+            return
+        if abs(value - first) > ALIKE * (values[-1] - values[0]):
+            warn(
+                f"The same point gave {first:g} and {value:g}, though evaluations are said to be "
+                "exact (exact=True). Their average is taken as exact: take the wrong one back with "
+                "correct or detach, or leave out exact if evaluations are noisy.",
+                OutlierWarning,
+            )
 
     @abstractmethod
     def _choose(self) -> Suggestion:

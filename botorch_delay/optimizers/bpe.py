@@ -37,6 +37,7 @@ from botorch_delay.optimizers.config import BPEConfig
 from botorch_delay.optimizers.exploit import DEFAULT_EXPLOIT, Exploits, WithinBudget, as_exploit
 from botorch_delay.optimizers.forecasts import Forecast, Straggler
 from botorch_delay.optimizers.maximizer import Maximizer
+from botorch_delay.optimizers.recommendation import REFUTED
 from botorch_delay.optimizers.round_sequence import RoundSequence
 from botorch_delay.optimizers.run import exclusive
 
@@ -162,7 +163,8 @@ class BPEDelayOptimizer(Optimizer):
 
     @exclusive
     def __str__(self) -> str:
-        return f"{super().__str__()}\n{self._rounds}"
+        void = f"; {REFUTED}" if self._bounds_are_refuted else ""
+        return f"{super().__str__()}\n{self._rounds}{void}"
 
     @classmethod
     def as_published(
@@ -283,6 +285,10 @@ class BPEDelayOptimizer(Optimizer):
     @exclusive
     def certificate(self) -> Certificate:
         return self._audit.certificate(super().certificate)
+
+    @property
+    def _bounds_are_refuted(self) -> bool:
+        return self._audit.is_refuted
 
     def _choose(self) -> Suggestion:
         self._fit_if_due()

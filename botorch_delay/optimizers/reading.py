@@ -32,6 +32,7 @@ from botorch_delay.optimizers.certificate import Certificate, certify, plausible
 from botorch_delay.optimizers.forecasts import Straggler, describe_running
 from botorch_delay.optimizers.recommendation import (
     ANSWER_ITSELF,
+    REFUTED,
     UNCHECKED,
     Judgement,
     Prediction,
@@ -422,7 +423,14 @@ class ReadableRun(Run, ABC):
         unchecked = surrogate.is_exact and surrogate.scaled and not self._config.exact
         if unchecked and not self._feasibility.answers_agree():
             return replace(found, interval=f"{found.interval}; {UNCHECKED}")
+        if self._bounds_are_refuted:
+            return replace(found, interval=f"{found.interval}; {REFUTED}")
         return found
+
+    @property
+    def _bounds_are_refuted(self) -> bool:
+        """Whether the answers contradict the constants on which confidence bounds rest."""
+        return False
 
     def _open_points(self) -> ActiveSet:
         """The points that may be asked, beyond which nothing can be gained."""

@@ -26,6 +26,8 @@ UNBOUNDED = "unbounded until there are three answers that are not all equal"
 UNCHECKED = "the learned noise is negligible, which too few repeats have confirmed yet"
 # Added where the interval accounts for the uncertainty of learned hyperparameters.
 COUNTED = "deviations count that learned hyperparameters are uncertain"
+# Added where the answers contradict the constants on which the bounds rest.
+REFUTED = "void, as the answers contradict norm_bound and noise_std (see guarantee)"
 # Starts drawn around each of the best answered points, for climbs to a safer point.
 AROUND = 8
 # An untried point must raise the best answered lower end by this share of the half-width there.

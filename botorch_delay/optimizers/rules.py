@@ -264,7 +264,8 @@ class BotorchRule(Rule):
         options: keyword arguments for ``factory``, for instance ``beta=2.0``.
 
     Raises:
-        InputTypeError: if ``factory`` is not callable, or has no signature.
+        InputTypeError: if ``factory`` is not callable, has no signature, or is an acquisition
+            function that was made already.
         InputError: if BoTorch has no input constructor for the class, or it is one-shot, as
             ``qKnowledgeGradient`` is, and cannot score single points.
 
@@ -279,6 +280,11 @@ class BotorchRule(Rule):
     def __init__(self, factory: Callable[..., AcquisitionFunction], **options: Any) -> None:
         expected = "a class or function that makes an acquisition function"
         validation.instance(factory, Callable, "factory", expected)
+        if isinstance(factory, AcquisitionFunction):  # whose model would never change
+            raise InputTypeError(
+                f"factory must be {expected}, got a {type(factory).__name__} that was made "
+                f"already; pass the class, BotorchRule({type(factory).__name__}, ...)."
+            )
         self.factory = factory
         self.options = options
         kind = factory if isinstance(factory, type) else object

@@ -272,7 +272,7 @@ def test_guarantees_read_well():
         ({"train_Y": torch.zeros(4).double()}, "shape 5"),
         ({"train_Y": torch.full((5,), torch.nan).double()}, "finite"),
         ({"train_Y": torch.zeros(5)}, "float32"),
-        ({"X": torch.zeros(2, 3).double()}, "3 columns"),
+        ({"X": torch.zeros(2, 3).double()}, "^X must have a row for each point and 2 columns"),
         ({"train_X": scattered(5).float()}, "float32"),
     ],
 )

@@ -207,6 +207,7 @@ def test_categories_may_be_of_many_types():
     choice = Choice(["relu", None, True, 2])
     assert [choice.encode(v, "act") for v in choice.values] == [0, 1, 2, 3]
     assert choice.encode(np.int64(2), "act") == 3
+    assert bd.Choice([False, True]).encode(np.True_, "bias") == 1
     with pytest.raises(InputError, match="act must be one of"):
         choice.encode(1, "act")
     lists = Choice([[1, 2], [3], {"a": 1}])

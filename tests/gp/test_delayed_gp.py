@@ -12,7 +12,7 @@ from botorch.acquisition import (
 from botorch.exceptions.warnings import InputDataWarning
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP
-from botorch.models.transforms import Normalize, Standardize
+from botorch.models.transforms import Log, Normalize, Standardize
 from botorch.models.transforms.input import InputTransform, Round
 from botorch.optim import optimize_acqf
 from botorch.sampling import SobolQMCNormalSampler
@@ -673,3 +673,25 @@ def test_parts_are_checked_as_they_will_be_used():
     model = bd.DelayedGP(X, Y, noise_var=NOISE, input_transform=Summed(), **parts)
     assert model.posterior(X).mean.isfinite().all()
     assert bd.DelayedGP(X, Y, noise_var=NOISE, input_transform=Summed()).posterior(X)
+
+
+def test_conditioning_on_what_is_no_answer_is_one_clear_error():
+    X, Y = scattered(6), normal(6)[:, None]
+    model = bd.DelayedGP(X[:4], Y[:4], noise_var=0.1)
+    for points, values, message in [
+        (X[4:], Y[4:, 0], r"Y must have shape batch x 2 x 1, .*got \(2,\)"),
+        (X[4:], Y[3:], "Y must have shape"),
+        (X[4:, :1], Y[4:], "X must have a row for each point and 2 columns"),
+        (X[4:], Y[4:] * torch.nan, "X and Y must be finite"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            model.condition_on_observations(points, values)
+
+
+def test_values_that_a_transform_cannot_take_are_refused():
+    X, Y = scattered(5), torch.linspace(1.0, 2.0, 5).double()[:, None]
+    with pytest.raises(InputError, match="outcome_transform gives values that are not finite"):
+        bd.DelayedGP(X, -Y, noise_var=0.1, outcome_transform=Log())
+    model = bd.DelayedGP(X, Y, noise_var=0.1, outcome_transform=Log())
+    with pytest.raises(InputError, match="outcome_transform gives values that are not finite"):
+        model.with_answer(X[0], -1.0)

@@ -612,7 +612,7 @@ def test_questions_before_there_is_anything_to_say():
     with pytest.raises(NoAnswerError, match="No trial of the study has parameters yet"):
         study.sampler.optimizer(study)
     study.ask(PLANE)
-    with pytest.raises(NoAnswerError, match="no answer yet"):
+    with pytest.raises(NoAnswerError, match="No trial of this study has completed yet"):
         study.sampler.recommend(study)
     with pytest.raises(InputTypeError, match=r"study must be an optuna\.Study, got str"):
         study.sampler.recommend("study")

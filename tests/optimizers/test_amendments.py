@@ -417,3 +417,20 @@ def test_a_horizon_only_grows():
     for horizon in (None, 4):  # nothing is left to ask
         with pytest.raises(InputError, match=r"larger horizon|at least 5"):
             ended.extend(horizon)
+
+
+def test_exact_answers_that_contradict_each_other_are_warned_of():
+    box = bd.BoxDomain(torch.tensor([[0.0], [1.0]], dtype=torch.double))
+    opt = bd.BPEDelayOptimizer(box, 12, exact=True, maximize=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for trial in opt.ask(4):
+            opt.tell(trial, float(trial.x))
+        opt.attach(trial.x, trial.value * (1.0 + 1e-9))  # rounding
+    with pytest.warns(OutlierWarning, match=r"gave .* and 5, though .*exact=True"):
+        opt.attach(trial.x, 5.0)
+    noisy = bd.BPEDelayOptimizer(box, 12)
+    noisy.tell(trial := noisy.ask(), 1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        noisy.attach(trial.x, 2.0)

@@ -757,6 +757,9 @@ def test_half_the_norm_is_found_out_and_the_norm_is_not(share):
             assert not opt.guarantee.holds
     assert opt.guarantee.holds == (share == 1.0)
     assert opt.guarantee.norm_at_least > 0.8 * problem.norm
+    void = "void, as the answers contradict norm_bound and noise_std"
+    for text in (str(opt), opt.recommend().interval, opt.predict(trial.x[None]).interval):
+        assert (void in text) == (share < 1.0)
 
 
 @pytest.mark.heavy

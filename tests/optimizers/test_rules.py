@@ -997,3 +997,10 @@ def test_told_noise_in_units_of_tiny_and_huge_values(scale):
         opt.tell(trial, scale * (number % 5 + 1), None if number else 1e-6)
     assert opt.ask().index in range(20)
     assert 0.0 < opt.recommend().mean < 6 * scale
+
+
+def test_an_acquisition_function_that_was_made_already_is_refused():
+    X = scattered(4)
+    made = LogExpectedImprovement(bd.DelayedGP(X, normal(4)[:, None], noise_var=0.1), best_f=0.0)
+    with pytest.raises(InputTypeError, match="made already; pass the class, BotorchRule"):
+        bd.BPEDelayOptimizer(bd.FiniteDomain(X), 10, exploit=made)
