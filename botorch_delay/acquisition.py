@@ -56,8 +56,10 @@ class _FantasyAcquisition(AcquisitionFunction):
         """Replace the pending points (``p x d``) that count in addition to the model's own."""
         validation.instance(X_pending, Tensor | None, "X_pending", "a tensor, p x d, or None")
         if X_pending is not None:
-            inputs = getattr(self.model, "train_inputs", None)
-            validation.points(X_pending, "X_pending", inputs[0] if inputs else X_pending)
+            like = X_pending
+            if isinstance(self.model, ExactGP) and not hasattr(self.model, "input_transform"):
+                like = self.model.train_inputs[0]
+            validation.points(X_pending, "X_pending", like)
         super().set_X_pending(X_pending)
         self._fantasy = _fantasy_model(self.model, self.X_pending)
 

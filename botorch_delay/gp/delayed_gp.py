@@ -134,7 +134,8 @@ class DelayedGP(SingleTaskGP):
                 outcome_transform=outcome_transform,
                 input_transform=input_transform,
             )
-        validation.transformed(self.train_targets)
+        if outcome_transform is not None:
+            validation.transformed(self.train_targets)
         self._noise_var = noise_var
         pending = train_X[:0] if X_pending is None else X_pending
         self._X_pending = validation.points(pending, "X_pending", train_X).clone()

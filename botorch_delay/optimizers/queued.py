@@ -150,5 +150,9 @@ class QueuedOptimizer(Optimizer):
     def _judgement(self) -> tuple[Surrogate, Confidence, float]:
         return self.base._judgement()
 
+    @property
+    def _bounds_are_refuted(self) -> bool:
+        return self.base._bounds_are_refuted
+
     def _described(self) -> dict[str, Any]:
         return {"base": type(self.base).__name__} | super()._described()
