@@ -165,7 +165,7 @@ def test_refused_calls_change_nothing():
 def test_what_is_no_number_is_told_what_to_pass(answer):
     opt = make()
     with pytest.raises(
-        InputTypeError, match=r"got [\w '.]+\. Pass one number, such as float\(value\)"
+        InputTypeError, match=r"got [\w '.(),]+\. Pass one number, such as float\(value\)"
     ):
         opt.tell(opt.ask(), answer)
 
