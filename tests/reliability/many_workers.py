@@ -208,7 +208,8 @@ def ray_cluster(workers: int, trials: int, seconds: float, nodes: int = 4) -> di
 
     from botorch_delay.integrations.ray import DelaySearch
 
-    share = {"num_cpus": workers // (nodes + 1)}  # every node has work, also the doomed one
+    # No more than are at once, so that every node has work, also the doomed one.
+    share = {"num_cpus": math.ceil(workers / (nodes + 1))}
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
     doomed = [cluster.add_node(**share) for _ in range(nodes + 1)][-1]
     here = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}  # workers import this module

@@ -22,10 +22,7 @@ def test_mutated_files_are_refused_or_load(tmp_path, scale, figures):
         [sys.executable, str(FOLDER / "fuzzing.py"), str(tmp_path), str(scale.mutations), "0"],
         capture_output=True,
         text=True,
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(map(str, paths)),
-        },
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))},
     )
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(done.stdout.splitlines()[-1])
