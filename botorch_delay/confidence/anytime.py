@@ -143,6 +143,9 @@ class Ellipsoids:
         begun: how many groups had begun when the last answer came, or an upper bound on that.
         delta: the probability that any of these bounds fails, at any time.
         groups: number of each answer's group, all complete; None if each ask is its own group.
+
+    Attributes:
+        norm_at_least: a lower bound on the RKHS norm of f, with probability ``1 - delta``.
     """
 
     @torch.no_grad()
@@ -160,8 +163,6 @@ class Ellipsoids:
         group, X, y = answers.group, answers.X.double(), answers.y.double()
         self._kernel = copy.deepcopy(covar_module).double().cpu()
         data = Data.averaged(X, y, torch.ones_like(y), group)
-        place = torch.searchsorted(group.unique(), group)
-        self._around = (y - data.y[place]).square().sum().item()
         self._X, self._root = data.X, data.noise_var.rsqrt()
         K = covariance(self._kernel, self._X, self._X)
         values, self._vectors = torch.linalg.eigh(self._root.unsqueeze(-1) * K * self._root)
@@ -170,31 +171,25 @@ class Ellipsoids:
         # The computed decomposition is exact for a matrix within this distance of R K R.
         self._error = float(self._eps * values.max().clamp_min(0.0)) if len(values) else 0.0
         self._values = values.clamp_min(0.0)
-        self._energy = noise_energy(begun, delta) * noise_std**2
+        place = torch.searchsorted(group.unique(), group)
+        around = (y - data.y[place]).square().sum().item()
+        energy = noise_energy(begun, delta) * noise_std**2
         if groups is not None:
-            self._energy += _scatter(y, groups[rows])
-        self._noise_std, self._largest = noise_std, float(K.diagonal().max()) if len(K) else 0.0
-
-    def _ridges(self) -> list[float]:
-        """The ridges as variances, without those that underflow to 0."""
-        smallest = SMALLEST_RIDGE * self._largest
-        variances = [max((ridge * self._noise_std) ** 2, smallest) for ridge in RIDGES]
-        return [ridge for ridge in dict.fromkeys(variances) if ridge > 0.0]
-
-    def _called_for(self, ridge: float) -> float:
-        """``C^2 - b^2`` for a ridge, rounded down; by the claim C^2 is at least this."""
-        # Raised by the decomposition's error: eigenvalues too small would make the sum too large.
-        terms = self._weights.square() / (self._values + self._error + ridge)
-        explained = terms.sum().item()
-        slack = 16.0 * self._error / ridge * explained
-        found = explained + (self._around - self._energy) / ridge - slack
-        return math.inf if math.isnan(found) else found  # inf - inf, after an overflow
-
-    @property
-    def norm_at_least(self) -> float:
-        """A lower bound on the RKHS norm of f, with probability 1 - delta."""
-        found = max([0.0, *map(self._called_for, self._ridges())])
-        return math.sqrt(min(found, sys.float_info.max))
+            energy += _scatter(y, groups[rows])
+        smallest = SMALLEST_RIDGE * float(K.diagonal().max()) if len(K) else 0.0
+        # For each ridge ``C^2 - b^2``, rounded down: by the claim C^2 is at least this.
+        self._required: dict[float, float] = {}
+        for ridge in (max((root * noise_std) ** 2, smallest) for root in RIDGES):
+            if ridge > 0.0:  # it may underflow
+                # Eigenvalues too small would make the sum too large.
+                terms = self._weights.square() / (self._values + self._error + ridge)
+                explained = terms.sum().item()
+                slack = 16.0 * self._error / ridge * explained
+                found = explained + (around - energy) / ridge - slack
+                # It is nan where an overflow led to inf - inf.
+                self._required[ridge] = math.inf if math.isnan(found) else found
+        largest = min(max([0.0, *self._required.values()]), sys.float_info.max)
+        self.norm_at_least = math.sqrt(largest)
 
     @torch.no_grad()
     def bounds(
@@ -232,8 +227,8 @@ class Ellipsoids:
             size = size + (counts.abs() @ prior_variance(self._kernel, asked).sqrt()).square()
         upper = norm_bound * (prior.clamp_min(0.0) + 64.0 * self._eps * size).sqrt()
         lower = -upper
-        for ridge in self._ridges():
-            square = norm_bound**2 - self._called_for(ridge)
+        for ridge, required in self._required.items():
+            square = norm_bound**2 - required
             if square < 0.0:
                 continue
             scale = 1.0 / (self._values + ridge)
