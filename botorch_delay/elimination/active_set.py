@@ -316,12 +316,9 @@ class FiniteActiveSet(ActiveSet):
 
     def only(self, rows: Tensor) -> FiniteActiveSet:
         """This set reduced to some of its active rows, a LongTensor, increasing."""
-        return self._made(rows, self._eliminated)
-
-    def _made(self, rows: Tensor, eliminated: Tensor) -> FiniteActiveSet:
-        made = copy.copy(self)
-        made.rows, made._eliminated = rows, eliminated
-        return made
+        left = copy.copy(self)
+        left.rows = rows
+        return left
 
     def after(self, number: int) -> FiniteActiveSet:
         return self._left(number, self.rows)
@@ -332,9 +329,10 @@ class FiniteActiveSet(ActiveSet):
 
     def _left(self, number: int, rows: Tensor) -> FiniteActiveSet:
         """These rows are active; all others not eliminated yet are eliminated in this round."""
-        eliminated = self._eliminated.masked_fill(self._eliminated == 0, number)
-        eliminated[rows] = 0
-        return self._made(rows, eliminated)
+        left = self.only(rows)
+        left._eliminated = self._eliminated.masked_fill(self._eliminated == 0, number)
+        left._eliminated[rows] = 0
+        return left
 
     def candidates(self, tried: Tensor) -> Tensor:
         return self.points if len(self.rows) else self.domain.points[self._eliminated == 0]
