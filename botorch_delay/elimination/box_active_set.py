@@ -96,9 +96,7 @@ class BoxActiveSet(ActiveSet):
         self._pool: SetSample | None = None
 
     def contains(self, X: Tensor) -> Tensor:
-        X = validation.matrix(X, "X", empty=True)
-        validation.matches(X, "X", self.domain.bounds)
-        return self._holds(X)
+        return self._holds(validation.points(X, "X", self.domain.bounds))
 
     def margin(self, X: Tensor) -> Tensor:
         """At least 0 where a point is active, negative elsewhere; differentiable.
@@ -110,7 +108,7 @@ class BoxActiveSet(ActiveSet):
         """
         if isinstance(X, Tensor) and X.dim() == 1:
             return self.margin(X.unsqueeze(0)).squeeze(0)
-        validation.matches(validation.matrix(X, "X", empty=True), "X", self.domain.bounds)
+        validation.points(X, "X", self.domain.bounds)
         found = self._margin(X)
         # Optimisers need a finite value and a gradient (of 0) also where nothing restricts.
         return torch.where(found == torch.inf, 1.0, found) + 0.0 * X.sum(dim=1)
