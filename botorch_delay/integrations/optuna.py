@@ -329,15 +329,15 @@ class _StudyRun(EngineRun):
             # A process that writes its record later than this sees this one when it reads, as here.
             trials = self._study.get_trials(deepcopy=False)
             others = [other for other in trials if other.number != number]
-            claimed = {
-                other.number: claim["x"]
+            twins = [
+                other.number
                 for other in others
                 if other.number not in lost
                 and other.state is Theirs.RUNNING
-                and (claim := self._record(other)) is not None
-            }
-            twins = [n for n, x in claimed.items() if x == record["x"]]
-            news = [n for n in twins if not self._knows(n, record["x"])]
+                and (self._record(other) or {}).get("x") == record["x"]
+            ]
+            asked = {n: self.replica.trial(n) for n in twins}  # as far as the optimizer knows
+            news = [n for n, own in asked.items() if own is None or own.x.tolist() != record["x"]]
             if not twins or not (news or before or skip):
                 break  # no other claims it, or only claimed points are left
             if news:
@@ -351,11 +351,6 @@ class _StudyRun(EngineRun):
         else:  # no free point was found: keep the last one
             self.sync(trials)
         return self.domain.params(self.point(record))
-
-    def _knows(self, number: int, x: Sequence[float]) -> bool:
-        """Whether the optimizer has trial ``number``, at the point ``x``."""
-        known = self.replica.trial(number)
-        return known is not None and known.x.tolist() == x
 
     def sync(self, trials: Iterable[FrozenTrial]) -> set[int]:
         """Update the optimizer; returns the numbers of the running trials that are lost."""
