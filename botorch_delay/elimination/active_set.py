@@ -258,19 +258,17 @@ class FiniteActiveSet(ActiveSet):
         validation.instance(domain, FiniteDomain, "domain", "a FiniteDomain")
         validation.instance(eliminated, Tensor | None, "eliminated", "a LongTensor of rounds")
         super().__init__(domain, PointKeys())
+        if eliminated is None:
+            eliminated = torch.zeros(len(domain), dtype=torch.long, device=domain.device)
+        rows = (eliminated == 0).nonzero().flatten() if indices is None else indices
         last = len(domain) - 1
-        if indices is None and eliminated is not None:
-            indices = (eliminated == 0).nonzero().flatten()
-        rows = torch.arange(last + 1, device=domain.device) if indices is None else indices
         is_long = isinstance(rows, Tensor) and rows.dtype == torch.long
         if not is_long or not torch.equal(rows, rows.clamp(0, last).unique()):
             raise InputError(
                 f"indices must be a LongTensor of rows from 0 to {last}, increasing and without "
                 f"repeats, got {rows!r}; indices.unique() gives that."
             )
-        self.rows = rows.clone()
-        zeros = torch.zeros(last + 1, dtype=torch.long, device=domain.device)
-        self._eliminated = zeros if eliminated is None else eliminated.clone()
+        self.rows, self._eliminated = rows.clone(), eliminated.clone()
 
     @property
     def indices(self) -> Tensor:
