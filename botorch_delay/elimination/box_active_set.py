@@ -130,6 +130,7 @@ class BoxActiveSet(ActiveSet):
         return f"BoxActiveSet({self.size:.3g} of the box, {len(self.conditions)} rounds closed)"
 
     def round_that_eliminated(self, X: Tensor) -> Tensor:
+        validation.rows(X, "X", self.domain.bounds)
         result = torch.zeros(len(X), dtype=torch.long, device=X.device)
         for condition in self.conditions:
             result[(result == 0) & (condition.margin(X) < 0.0)] = condition.number

@@ -70,6 +70,15 @@ def test_points_outside_of_a_finite_set_were_never_eliminated():
     assert active.contains(X).tolist() == [True, False, False, False]
 
 
+@pytest.mark.parametrize("X", [torch.zeros(2), torch.zeros(1, 3), torch.zeros(1, 2).float()])
+def test_only_points_of_the_domain_s_kind_have_a_round_that_eliminated_them(X):
+    X = X if X.shape == (1, 2) else X.double()
+    box = BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double))
+    for active in (FiniteActiveSet(FiniteDomain(scattered(3))), box_active_set.BoxActiveSet(box)):
+        with pytest.raises(InputError, match="X must have"):
+            active.round_that_eliminated(X)
+
+
 def test_a_round_of_a_learned_kernel_is_judged_by_few_of_many_answers(monkeypatch):
     monkeypatch.setattr(box_active_set, "MOST_EVIDENCE", 5)
     box = BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double))
