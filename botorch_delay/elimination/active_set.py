@@ -260,6 +260,11 @@ class FiniteActiveSet(ActiveSet):
         super().__init__(domain, PointKeys())
         if eliminated is None:
             eliminated = torch.zeros(len(domain), dtype=torch.long, device=domain.device)
+        if eliminated.dtype != torch.long or eliminated.shape != (len(domain),):
+            raise InputError(
+                f"eliminated must be a LongTensor of {len(domain)} rounds, one for each point, got "
+                f"{eliminated!r}."
+            )
         rows = (eliminated == 0).nonzero().flatten() if indices is None else indices
         last = len(domain) - 1
         is_long = isinstance(rows, Tensor) and rows.dtype == torch.long

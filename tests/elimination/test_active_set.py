@@ -47,6 +47,14 @@ def test_rows_that_are_none_of_the_set_are_refused(rows):
         FiniteActiveSet(FiniteDomain(scattered(4)), rows)
 
 
+@pytest.mark.parametrize(
+    "rounds", [torch.zeros(4), torch.zeros(3).long(), torch.zeros(4, 1).long()]
+)
+def test_there_is_one_round_for_each_point(rounds):
+    with pytest.raises(InputError, match="a LongTensor of 4 rounds"):
+        FiniteActiveSet(FiniteDomain(scattered(4)), eliminated=rounds)
+
+
 def test_rows_are_copied():
     rows, rounds = torch.tensor([1, 2]), torch.tensor([1, 0, 0, 1])
     active = FiniteActiveSet(FiniteDomain(scattered(4)), rows, rounds)
