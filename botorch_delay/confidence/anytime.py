@@ -174,8 +174,10 @@ class Ellipsoids:
         place = torch.searchsorted(group.unique(), group)
         around = (y - data.y[place]).square().sum().item()
         energy = noise_energy(begun, delta) * noise_std**2
-        if groups is not None:
-            energy += _scatter(y, groups[rows])
+        if groups is not None:  # add the scatter of answers within their groups
+            _, place, counts = torch.unique(groups[rows], return_inverse=True, return_counts=True)
+            means = y.new_zeros(len(counts)).index_add_(0, place, y) / counts
+            energy += (y - means[place]).square().sum().item()
         smallest = SMALLEST_RIDGE * float(K.diagonal().max()) if len(K) else 0.0
         # For each ridge ``C^2 - b^2``, rounded down: by the claim C^2 is at least this.
         self._required: dict[float, float] = {}
@@ -254,13 +256,6 @@ def _most_answered(answers: Answers) -> Tensor:
     seen, first, counts = np.unique(answers.group, return_index=True, return_counts=True)
     order = np.lexsort((first, -counts))[:MAX_POINTS]
     return torch.isin(answers.group, torch.from_numpy(seen[order]))
-
-
-def _scatter(y: Tensor, groups: Tensor) -> float:
-    """The sum of squared distances of values (``n``) from the means of their groups."""
-    _, place, counts = torch.unique(groups, return_inverse=True, return_counts=True)
-    means = y.new_zeros(len(counts)).index_add_(0, place, y) / counts
-    return (y - means[place]).square().sum().item()
 
 
 class Ellipsoid:
