@@ -323,7 +323,11 @@ def _read(db: sqlite3.Connection, file: Path) -> dict[str, Any]:
 
 
 def _read_arrays(db: sqlite3.Connection) -> dict[str, Tensor]:
-    return {name: _read_array(*row) for name, *row in db.execute("SELECT * FROM arrays")}
+    found = {}
+    for name, dtype, shape, data in db.execute("SELECT * FROM arrays"):
+        flat = torch.frombuffer(bytearray(memoryview(data)), dtype=_DTYPES[dtype])
+        found[name] = flat.reshape(_parsed(shape))
+    return found
 
 
 def _read_meta(db: sqlite3.Connection) -> dict[str, Any]:
@@ -331,11 +335,7 @@ def _read_meta(db: sqlite3.Connection) -> dict[str, Any]:
 
 
 def _write_meta(db: sqlite3.Connection, key: str, value: Any) -> None:
-    try:
-        text = json.dumps(value)
-    except (TypeError, ValueError) as error:
-        raise StorageError(f"The {key} of this study is not JSON-ready: {error}.") from error
-    db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, text))
+    db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value)))
 
 
 def _parsed(text: Any) -> Any:
@@ -351,11 +351,6 @@ def _write_array(db: sqlite3.Connection, header: Mapping[str, Any]) -> None:
     dtype, shape = str(array.dtype).removeprefix("torch."), json.dumps(list(array.shape))
     row = name, dtype, shape, array.numpy().tobytes()
     db.execute("INSERT INTO arrays VALUES (?, ?, ?, ?)", row)
-
-
-def _read_array(dtype: str, shape: str, data: bytes) -> Tensor:
-    flat = torch.frombuffer(bytearray(memoryview(data)), dtype=_DTYPES[dtype])
-    return flat.reshape(_parsed(shape))
 
 
 def _is_blank(db: sqlite3.Connection) -> bool:
