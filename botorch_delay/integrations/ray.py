@@ -7,7 +7,10 @@ import logging
 import math
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -363,13 +366,8 @@ class _TuneRun(EngineRun):
         """The parameters of a configuration, nested or with its keys joined by slashes."""
         found = dict(config)
         for name, keys in self._keys.items():
-            value: Any = config
-            try:
-                for key in keys:
-                    value = value[key]
-            except (LookupError, TypeError):
-                continue
-            found[name] = value
+            with suppress(LookupError, TypeError):
+                found[name] = reduce(getitem, keys, config)
         return {name: found[name] for name in self._keys if name in found}
 
 
