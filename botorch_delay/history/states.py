@@ -68,7 +68,7 @@ def difference(
         return None if own == stored else here  # they may only be in another order
     elif isinstance(own, list) and isinstance(stored, list) and len(own) == len(stored):
         pairs = enumerate(zip(own, stored, strict=True))
-        entries = [(f"[{_name_in(one) or place}]", one, other) for place, (one, other) in pairs]
+        entries = [(f"[{_name_in(one) or number}]", one, other) for number, (one, other) in pairs]
     elif isinstance(own, float) and isinstance(stored, int | float):
         same = math.isclose(own, stored, rel_tol=tolerance, abs_tol=1e-300)
         return None if same else here
