@@ -337,12 +337,12 @@ def _names(text: str) -> tuple[str, ...]:
 def _seeds(text: str) -> tuple[int, ...]:
     """``N`` seeds from 0, or those from A to B."""
     found = re.fullmatch(r"(?:(\d+)-)?(\d+)", text)
-    seeds = range(int(found[1] or 0), int(found[2]) + bool(found[1])) if found else ()
-    if not 1 <= len(seeds) <= 100_000:
+    first, end = (int(found[1] or 0), int(found[2]) + bool(found[1])) if found else (0, 0)
+    if not 1 <= end - first <= 100_000:
         raise argparse.ArgumentTypeError(
             f"expected a number of seeds, 1 to 100,000, or two ends such as 1000-1009; got {text!r}"
         )
-    return tuple(seeds)
+    return tuple(range(first, end))
 
 
 def _init(arguments: argparse.Namespace) -> None:

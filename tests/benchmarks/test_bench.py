@@ -455,6 +455,7 @@ def test_the_command(tmp_path, capsys):
         (["quick", "--seeds", "x"], "--seeds: expected a number of seeds"),
         (["quick", "--seeds", "0"], "1 to 100,000"),
         (["quick", "--seeds", "5-3"], "1 to 100,000"),
+        (["quick", "--seeds", "1" + 20 * "0"], "1 to 100,000"),
         (["quick", "--steps", "0"], "at least 1"),
         (["quick", "--workers", "0"], "at least 1"),
         (["quick", "--out", "/proc/bench"], "Cannot write"),
