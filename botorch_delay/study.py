@@ -208,9 +208,9 @@ def describe_study(optimizer: Optimizer) -> dict[str, Any]:
         study |= {"active": optimizer.active_set.size, "round": optimizer.round}
         study["waiting_for"] = [straggler.trial.id for straggler in optimizer.stragglers]
         with suppress(NoAnswerError):
-            forecast = optimizer.forecast()
-            if forecast is not None and forecast.quantile(0.5) <= (forecast.asks_left or math.inf):
-                study["forecast"] = str(forecast)
+            if forecast := optimizer.forecast():
+                left = math.inf if forecast.asks_left is None else forecast.asks_left
+                study["forecast"] = str(forecast) if forecast.quantile(0.5) <= left else None
     with suppress(NoAnswerError):
         best = optimizer.recommend()
         bounded = math.isfinite(best.upper)

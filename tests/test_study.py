@@ -365,6 +365,15 @@ def test_show_forecasts_the_round_and_names_late_trials(study):
     assert "round 1 closes inside the next ask" in study("show", "study.db")[1]
 
 
+def test_show_forecasts_no_round_that_closes_in_asks_after_the_last(study):
+    with bd.editing("study.db") as opt:
+        for trial in opt.ask(15):
+            opt.tell(trial, 0.1 * trial.id)
+        opt.ask()
+        assert opt.forecast().asks_left == 0  # its words would count asks
+    assert json.loads(study("show", "study.db", "--json")[1])["forecast"] is None
+
+
 def test_an_exact_study_asks_no_arm_twice(command, tmp_path):
     (tmp_path / "space.toml").write_text(GRID)
     command("init", "study.db", "--space", "space.toml", "--horizon", 16, "--exact")
