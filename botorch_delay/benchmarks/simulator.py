@@ -218,14 +218,13 @@ def simulate(
     clock = Clock(law) if isinstance(law, DelayLaw) else law
     if not isinstance(clock, Clock):
         raise InputTypeError(f"delay must be a delay law or a clock, got {type(delay).__name__}.")
-    run = _Simulation(optimizer, problem, clock, steps, seed, instant=instant, own_time=own_time)
-    if delays is not None:
-        run.waits = check_delays(delays, steps).tolist()
+    waits = check_delays(delays, steps).tolist() if delays is not None else clock.draw(steps, seed)
     if noise is not None:
         like = torch.empty(steps, dtype=torch.double)
-        run.noise = validation.column(noise, "noise", like).tolist()
-    if most_seconds is not None:
-        run.seconds_left = validation.positive(most_seconds, "most_seconds")
+        noise = validation.column(noise, "noise", like)
+    left = math.inf if most_seconds is None else validation.positive(most_seconds, "most_seconds")
+    own_time = own_time and clock.workers is not None
+    run = _Simulation(optimizer, problem, clock, waits, seed, noise, instant, own_time, left)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", OutlierWarning)  # simulated values have no typing errors
         return run.run(recommend_every)
@@ -246,33 +245,30 @@ def _check_optimizer(optimizer: Sampler, problem: Problem, steps: int) -> None:
         raise InputError("The minimum of a BoxProblem is not known; negate it and maximise.")
 
 
+@dataclass
 class _Simulation:
     """The state of one run; random numbers for every ask are drawn first, from the seed alone."""
 
-    def __init__(
-        self,
-        optimizer: Sampler,
-        problem: Problem,
-        clock: Clock,
-        steps: int,
-        seed: int,
-        *,
-        instant: bool,
-        own_time: bool,
-    ) -> None:
-        self.optimizer, self.problem, self.clock = optimizer, problem, clock
-        self.instant, self.own_time = instant, own_time and clock.workers is not None
-        self.seconds_left = math.inf
-        self.result = SimulationResult()
-        self.due: list[tuple[float, int, int]] = []  # when, number of the ask, id of its trial
-        self.pending: Counter[Place] = Counter()
-        self.now = 0.0
-        generator = torch.Generator().manual_seed(seed ^ _NOISE_STREAM)
+    optimizer: Sampler
+    problem: Problem
+    clock: Clock
+    waits: list[float]
+    seed: int
+    noise: Tensor | None  # if given, used instead of the drawn noise
+    instant: bool
+    own_time: bool
+    seconds_left: float
+    result: SimulationResult = field(default_factory=SimulationResult)
+    due: list[tuple[float, int, int]] = field(default_factory=list)  # when, number of ask, trial id
+    pending: Counter[Place] = field(default_factory=Counter)
+    now: float = 0.0
+
+    def __post_init__(self) -> None:
+        steps, generator = len(self.waits), torch.Generator()
+        generator.manual_seed(self.seed ^ _NOISE_STREAM)
         self.normal = torch.randn(steps, dtype=torch.double, generator=generator).tolist()
-        generator.manual_seed(seed ^ _UNIFORM_STREAM)
+        generator.manual_seed(self.seed ^ _UNIFORM_STREAM)
         self.uniform = torch.rand(steps, dtype=torch.double, generator=generator).tolist()
-        self.waits = clock.draw(steps, seed)
-        self.noise: list[float] | None = None  # if given, used instead of the drawn noise
 
     def run(self, recommend_every: int | None) -> SimulationResult:
         steps, workers = len(self.waits), self.clock.workers
@@ -303,7 +299,7 @@ class _Simulation:
         f = self.problem.evaluate_true(trial)
         value, duration = self.problem.observe(trial, self.normal[number], self.uniform[number])
         if self.noise is not None:
-            value = f + self.noise[number]
+            value = f + self.noise[number].item()
         wait = self.waits[number]
         if duration is not None and self.clock.workers is not None and self.clock.mean is None:
             wait = duration
