@@ -38,7 +38,6 @@ from botorch_delay.benchmarks.problems import Point, Problem
 from botorch_delay.benchmarks.simulator import Clock
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.domain import Domain
-from botorch_delay.domains.finite import FiniteDomain
 from botorch_delay.exceptions import (
     InputError,
     MissingExtraError,
@@ -77,22 +76,19 @@ PointOf = Callable[[Mapping[str, float]], tuple[Tensor, int | None]]
 
 def search_space(domain: Domain) -> tuple[dict[str, Parameter], PointOf]:
     """The parameters of a domain by name, and the function from their values to a point."""
+    if isinstance(domain, BoxDomain) and (domain.constraints or domain.feasible is not None):
+        raise NotSupportedError("Optimizers of other libraries cannot be given constraints.")
     low, high = domain.bounds
-    if isinstance(domain, BoxDomain):
-        if domain.constraints or domain.feasible is not None:
-            raise NotSupportedError("Optimizers of other libraries cannot be given constraints.")
-        lists = {dim: values.tolist() for dim, values in domain.lists.items()}
-        logs = domain.log_dims
-    else:
-        assert isinstance(domain, FiniteDomain)
-        columns = [column.unique().tolist() for column in domain.points.unbind(dim=1)]
-        grid = math.prod(map(len, columns)) == len(domain)
-        lists = dict(enumerate(columns)) if grid else {}
-        logs = ()
+    allowed = [domain.allowed(dim) for dim in range(domain.dim)]
+    lists = {dim: values.tolist() for dim, values in enumerate(allowed) if values is not None}
+    if domain.count is not None and math.prod(map(len, lists.values())) > domain.count:
+        lists = {}  # not a full grid
+    logs = domain.log_dims if domain.count is None else ()
+    categories = dict(domain.encoding.categories)
     parameters = {}
     for dim, name in enumerate(domain.names):
         if dim in lists:
-            levels = "category" if dim in domain.cat_dims else "integer"
+            levels = "category" if dim in categories else "integer"
             parameters[name] = Parameter(0, len(lists[dim]) - 1, levels=levels)
         else:
             parameters[name] = Parameter(low[dim].item(), high[dim].item(), dim in logs)
@@ -100,14 +96,14 @@ def search_space(domain: Domain) -> tuple[dict[str, Parameter], PointOf]:
     def point_of(values: Mapping[str, float]) -> tuple[Tensor, int | None]:
         named = [values[name] for name in domain.names]
         x = low.new_tensor([lists[d][int(v)] if d in lists else v for d, v in enumerate(named)])
-        if not isinstance(domain, FiniteDomain):
+        if domain.count is None:
             return x, None
         if lists:
             index = int(domain.find(x.unsqueeze(0)))
         else:
-            scaled = (domain.points - x) / (high - low).clamp_min(torch.finfo(x.dtype).tiny)
+            scaled = (domain.like - x) / (high - low).clamp_min(torch.finfo(x.dtype).tiny)
             index = int(scaled.square().sum(dim=1).argmin())
-        return domain.points[index], index
+        return domain.like[index], index
 
     return parameters, point_of
 
@@ -217,7 +213,8 @@ class BotorchLoop(PeerSampler):
         self._design = 2 * (count + 1)
         self._points: list[Tensor] = []  # in the unit cube, in double
         self._model: tuple[int, SingleTaskGP] | None = None  # after its number of answers
-        self._choices = self._arms(problem.domain)
+        finite = problem.domain.count is not None
+        self._choices = self._in_cube(problem.domain.like) if finite else None
 
     def suggest(self) -> tuple[Tensor, int | None]:
         is_design = len(self._points) < self._design or not self._answers
@@ -227,10 +224,9 @@ class BotorchLoop(PeerSampler):
             assert isinstance(domain, BoxDomain)
             self._points.append(u[0])
             return domain.from_unit(u.to(domain.like))[0], None
-        assert isinstance(domain, FiniteDomain)
         index = int((self._choices - u).square().sum(dim=1).argmin())
         self._points.append(self._choices[index])
-        return domain.points[index], index
+        return domain.like[index], index
 
     def report(self, number: int, y: float) -> None:
         """Nothing to do: the next fit reads all answers."""
@@ -267,12 +263,10 @@ class BotorchLoop(PeerSampler):
             self._model = len(self._answers), model
         return self._model[1]
 
-    def _arms(self, domain: Domain) -> Tensor | None:
+    def _in_cube(self, points: Tensor) -> Tensor:
         """The points of a finite domain in the unit cube, ``N x d``."""
-        if not isinstance(domain, FiniteDomain):
-            return None
         columns = []
-        for column, parameter in zip(domain.points.T, self.parameters.values(), strict=True):
+        for column, parameter in zip(points.T, self.parameters.values(), strict=True):
             values = column.unique(return_inverse=True)[1] if parameter.levels else column
             above = values.double() - values.min()
             columns.append(above / above.max().clamp_min(torch.finfo(above.dtype).tiny))
