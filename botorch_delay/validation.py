@@ -34,7 +34,6 @@ REQUIREMENTS = {
     "vizier": "google-vizier[jax]==0.1.24",
 }
 
-
 FAILED = "Call mark_failed(trial) if an evaluation gave no usable value."
 
 
@@ -71,7 +70,7 @@ def real(value: Any, name: str) -> float:
         if value.is_complex():
             raise InputTypeError(f"{name} must be real, got a tensor of dtype {value.dtype}.")
         value = value.item() if value.device.type != "meta" else math.nan
-    if np.size(value) == 1 and np.ma.is_masked(value):
+    if np.ma.is_masked(value) and np.size(value) == 1:
         raise InputError(f"{name} must be a number, got a masked value; leave it out.")
     if getattr(getattr(value, "dtype", None), "kind", "") in ("m", "M"):  # times pass as integers
         raise InputTypeError(f"{name} must be a number, got {value.dtype}; convert it to one.")
