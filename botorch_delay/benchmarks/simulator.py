@@ -284,8 +284,10 @@ class _Simulation:
             self.ask(number)
             if recommend_every and (number + 1) % recommend_every == 0 and number + 1 < steps:
                 self.recommend()
-        last = max((when for when, *_ in self.due), default=self.now)
-        self.now = float(steps) if workers is None else last
+        if workers is None:
+            self.now = float(len(self.result.asks))
+        else:
+            self.now = max((when for when, *_ in self.due), default=self.now)
         self.deliver()
         if recommend_every:
             self.recommend()

@@ -381,6 +381,11 @@ def test_a_simulation_ends_where_processor_time_does(monkeypatch):
     history = simulate(made, PROBLEM, Clock(workers=2), 100, **options)
     assert 2 < len(history.asks) < 40
     assert told(history) == len(history.asks)
+    made = RandomOptimizer(PROBLEM.domain, horizon=100)
+    history = simulate(made, PROBLEM, ConstantDelay(3), 100, **options)
+    assert 3 < len(history.asks) < 40
+    assert told(history) == len(history.asks) - 3  # no step passes once nothing is asked
+    assert history.recommendations[-1].time == len(history.asks)
 
 
 def test_durations_have_the_mean_that_is_asked_for():
