@@ -147,7 +147,7 @@ def _draw(folder: Path, regrets: Regrets) -> list[Path]:
     figures = [folder / f"figure{number}.png" for number in range(1, 6)]
     _draw_functions(figures[0])
     for path, lines in zip(figures[1:], panels, strict=True):
-        figure, axes = _canvas(len(FUNCTIONS))
+        figure, axes = _canvas()
         for f, ax in zip(FUNCTIONS, axes, strict=True):
             for method, delay in lines:
                 label = f"{LABELS[method]}, mean delay {delay}"
@@ -161,7 +161,7 @@ def _draw(folder: Path, regrets: Regrets) -> list[Path]:
 
 def _draw_functions(path: Path) -> None:
     """The two functions on their grid, and their maximisers."""
-    figure, axes = _canvas(len(FUNCTIONS))
+    figure, axes = _canvas()
     for name, ax in zip(FUNCTIONS, axes, strict=True):
         problem = PROBLEMS[name](0)
         assert isinstance(problem, FiniteProblem)
@@ -185,11 +185,12 @@ def draw_mean(ax: Any, label: str, runs: Array, style: str = "-") -> None:
         ax.fill_between(asks, mean - half, mean + half, color=line.get_color(), alpha=0.2)
 
 
-def _canvas(panels: int) -> tuple[Any, Any]:
+def _canvas() -> tuple[Any, Any]:
+    """A figure, and its axes, one for each function."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11.0, 4.2), layout="constrained")
-    return figure, figure.subplots(1, panels)
+    return figure, figure.subplots(1, len(FUNCTIONS))
 
 
 def verdicts_on(regrets: Regrets) -> list[Verdict]:
