@@ -146,7 +146,7 @@ A rule (if ``rules.BotorchRule`` cannot use it), a confidence bound or a delay l
 ``rules.Rule``, ``bounds.Confidence`` or ``delays.DelayLaw``, whose methods and attributes say what
 is expected. Make it a frozen dataclass with its arguments as attributes of the same names, and add
 its name to ``part_records.py``. For an engine, see ``integrations``; for an executor,
-``workers.make_pool``.
+``executors.make_pool``.
 
 - A rule whose scores are values that f may take, such as a bound or a sample, sets
   ``scores_are_values``. A rule that takes long to compute sets ``costly``.
