@@ -14,6 +14,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from botorch_delay import validation
 from botorch_delay.domains.domain import Domain
 from botorch_delay.domains.parameters import Choice
 from botorch_delay.domains.tables import read_table
@@ -182,7 +183,8 @@ def _read_results(optimizer: Optimizer, path: Path) -> _Results:
             params = {n: _value(domain, n, cells[c], comma=comma) for n, c in columns.items()}
             x = domain.point(params, outside=True)
             domain.check_logarithms(x.unsqueeze(0), "settings")
-            value = read_number(cells["value"], "value", comma=comma)
+            number = read_number(cells["value"], "value", comma=comma)
+            value = validation.answer(number, domain.like, "value")
         except InputError as error:
             wrong.append(f"line {line}: {error}")
             continue

@@ -809,6 +809,20 @@ def test_a_table_with_a_choice_of_none_is_read_again(tmp_path):
     assert [opt.domain.params(own.x) for own in fresh.attached] == [t.params for t in opt.trials]
 
 
+def test_a_value_too_large_to_compute_with_takes_no_other_row_along(tmp_path):
+    opt = bd.RandomOptimizer(bd.Space(t=bd.Choice([20, 30])))
+    path = tmp_path / "results.csv"
+    trial = opt.ask()
+    settings = opt.domain.params(trial.x)["t"]
+    path.write_text(f"trial,t,state,value\n,20,,1.0\n0,{settings},running,1e200\n")
+    with pytest.raises(
+        InputError, match=r"nothing was taken. line 3: value must be at most 1e\+150"
+    ):
+        import_results(opt, path)
+    assert opt.attached == []
+    assert trial.value is None
+
+
 def test_values_that_look_like_numbers_or_end_in_spaces_are_read_again(tmp_path):
     isomers = bd.Choice(["1,2", "1.2", "1,3", "007", "7", 7.5])
     spaced = bd.Choice(["a ", "b", "c", " c", "d "])
