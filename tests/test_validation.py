@@ -63,7 +63,7 @@ def test_what_can_be_used_comes_back_as_a_plain_number(check, value, expected):
         (lambda v: validation.real(v, "y"), np.ma.masked, InputError, "a masked value"),
         (lambda v: validation.real(v, "y"), torch.ones(1, device="meta"), InputError, "got nan"),
         (lambda v: validation.real(v, "y"), "1", InputTypeError, "a number, got str '1'"),
-        (lambda v: validation.real(v, "y"), [[1.0], [2.0, 3.0]], InputTypeError, "number, got list"),
+        (lambda v: validation.real(v, "y"), [[1.0], [2, 3.0]], InputTypeError, "number, got list"),
         (lambda v: validation.real(v, "y"), torch.ones(2), InputError, "0-dim tensor"),
         (lambda v: validation.real(v, "y"), torch.tensor(1j), InputTypeError, "real"),
         (lambda v: validation.flag(v, "exact"), 1, InputTypeError, "True or False"),
