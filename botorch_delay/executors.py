@@ -80,38 +80,39 @@ def check_sendable(
 
 
 class Pool:
-    """Any executor of ``concurrent.futures``; ``timeout`` is in seconds."""
+    """One objective on any executor of ``concurrent.futures``; ``timeout`` is in seconds."""
 
     dumps: Callable[[Any], bytes] | None = None  # checks that the objective can be sent
 
     def __init__(self, executor: Any, timeout: float | None = None) -> None:
         self._executor = executor
         self.timeout = timeout
-        self._by_name = False
 
-    def check(self, objective: Objective, columns: Columns) -> None:
-        """Raise InputTypeError if the objective cannot take points or reach the workers."""
+    def take(self, objective: Objective, columns: Columns) -> None:
+        """Take the objective; InputTypeError if it cannot take points or reach the workers."""
         if inspect.iscoroutinefunction(objective):
             raise InputTypeError(
                 f"objective must return a number, got {objective!r}, which is async; let it call "
                 "asyncio.run(...)."
             )
+        self._objective = objective
         self._by_name = columns.named and takes_names(objective, columns)
         if self.dumps is not None:
             check_sendable(objective, "The objective", "a ThreadPoolExecutor", self.dumps)
 
-    def submit(self, objective: Objective, trial: Trial) -> Future[Evaluation]:
+    def submit(self, trial: Trial) -> Future[Evaluation]:
         """Let a worker evaluate the objective at the trial's point."""
-        return self._executor.submit(evaluate, objective, *self._portable(trial))
+        return self._executor.submit(evaluate, *self._arguments(trial))
 
-    def _portable(self, trial: Trial) -> tuple[int, Any, str]:
-        """A trial's id, its point, and the point's form: "names", "dict" or a dtype.
+    def _arguments(self, trial: Trial) -> tuple[Objective, int, Any, str]:
+        """The arguments of ``evaluate``.
 
         The point is in plain values, as tensors would be sent through shared memory.
         """
         if trial.columns.named:
-            return trial.id, trial.params, "names" if self._by_name else "dict"
-        return trial.id, trial.x.tolist(), str(trial.x.dtype).removeprefix("torch.")
+            return self._objective, trial.id, trial.params, "names" if self._by_name else "dict"
+        form = str(trial.x.dtype).removeprefix("torch.")
+        return self._objective, trial.id, trial.x.tolist(), form
 
     def alive(self) -> bool:
         """Whether results can still come."""
@@ -142,9 +143,8 @@ class BreakableProcessPool(Pool):
         super().__init__(executor)
         self._folder = _new_folder()
 
-    def submit(self, objective: Objective, trial: Trial) -> Future[Evaluation]:
-        arguments = (objective, *self._portable(trial))
-        return self._executor.submit(evaluate_noted, self._note(trial), *arguments)
+    def submit(self, trial: Trial) -> Future[Evaluation]:
+        return self._executor.submit(evaluate_noted, self._note(trial), *self._arguments(trial))
 
     def _note(self, trial: Trial) -> Path:
         return Path(self._folder.name, str(trial.id))
@@ -193,9 +193,8 @@ class PebblePool(Pool):
 
     dumps = staticmethod(pickle.dumps)
 
-    def submit(self, objective: Objective, trial: Trial) -> Future[Evaluation]:
-        arguments = (objective, *self._portable(trial))
-        return self._executor.schedule(evaluate, args=arguments, timeout=self.timeout)
+    def submit(self, trial: Trial) -> Future[Evaluation]:
+        return self._executor.schedule(evaluate, args=self._arguments(trial), timeout=self.timeout)
 
 
 class DaskPool(Pool):
@@ -213,9 +212,9 @@ class DaskPool(Pool):
         self._client = executor._client
         self._run = f"botorch-delay-{uuid.uuid4().hex}"
 
-    def submit(self, objective: Objective, trial: Trial) -> Future[Evaluation]:
+    def submit(self, trial: Trial) -> Future[Evaluation]:
         key = f"{self._run}-{trial.id}"
-        return self._executor.submit(evaluate, objective, *self._portable(trial), key=key)
+        return self._executor.submit(evaluate, *self._arguments(trial), key=key)
 
     def alive(self) -> bool:
         return self._client.status in ("running", "connecting")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import Any
 
 from tqdm import tqdm
@@ -172,7 +172,7 @@ class _Loop:
     """The state of one call of :func:`run`."""
 
     optimizer: Optimizer
-    objective: Objective
+    objective: InitVar[Objective]
     pool: Pool
     n_trials: int
     max_in_flight: int
@@ -195,15 +195,15 @@ class _Loop:
     breaks_in_a_row: int = 0
     bar: tqdm[None] = field(init=False)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, objective: Objective) -> None:
         """Refuse arguments of :func:`run` that cannot be used."""
         validation.instance(self.optimizer, Optimizer, "optimizer", "an optimizer of this library")
         self.n_trials = validation.whole(self.n_trials, "n_trials", 1)
         self.max_in_flight = validation.whole(self.max_in_flight, "max_in_flight", 1)
         if self.max_failures is not None:
             self.max_failures = validation.whole(self.max_failures, "max_failures", 1)
-        validation.instance(self.objective, Callable, "objective", "callable")
-        self.pool.check(self.objective, self.optimizer.domain.columns)
+        validation.instance(objective, Callable, "objective", "callable")
+        self.pool.take(objective, self.optimizer.domain.columns)
         if self.until_gap is not None:
             self.until_gap = validation.positive(self.until_gap, "until_gap")
             with suppress(NoAnswerError):
@@ -320,7 +320,7 @@ class _Loop:
             return
         self.again.append(trial)  # until a worker has it
         try:
-            future = self.pool.submit(self.objective, trial)
+            future = self.pool.submit(trial)
         except BrokenProcessPool as error:
             self._repair(str(error))
             return
