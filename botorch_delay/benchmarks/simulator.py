@@ -60,6 +60,8 @@ class Clock:
             validation.whole(self.workers, "workers", 1)
         if self.mean is not None:
             validation.positive(self.mean, "mean")
+            if self.law is not None:
+                raise InputError("mean is of the durations of workers; a law has its own mean.")
 
     def draw(self, steps: int, seed: int) -> list[float]:
         """The delay or duration of each of ``steps`` asks, which depends on the seed alone."""

@@ -393,3 +393,5 @@ def test_durations_have_the_mean_that_is_asked_for():
     assert sum(waits) / len(waits) == pytest.approx(60.0, rel=0.05)
     with pytest.raises(InputError):
         Clock(workers=2, mean=0.0)
+    with pytest.raises(InputError, match="a law has its own mean"):
+        Clock(bd.PoissonDelay(6.0), mean=60.0)

@@ -508,6 +508,8 @@ def test_a_step_may_be_as_long_as_the_range_but_no_longer():
         (lambda: Space(a=bool), InputTypeError, "a Float, an Int or a Choice, got type"),
         (lambda: Space([Int(0, 1)]), InputTypeError, "a dict of parameters by name, got list"),
         (lambda: Space({"a": Int(0, 1)}, a=Int(0, 1)), InputError, "'a' is given twice"),
+        (lambda: Space({" a": Int(0, 1)}), InputError, "no spaces at their ends, got ' a'"),
+        (lambda: Space({"": Int(0, 1)}), InputError, "not empty .* got ''"),
         (lambda: Space({"": Int(0, 1)}), InputError, "not empty"),
         (lambda: Space(PAIR, feasible=3), InputTypeError, "function of parameters, got int"),
         (lambda: Space(PAIR, constraints=[({"c": 1.0}, 0.0)]), InputError, "can vary, .*; got 'c'"),
