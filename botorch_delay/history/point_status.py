@@ -214,19 +214,19 @@ class Feasibility(TrialObserver):
         """All infeasible points, increasing."""
         return sorted(k for k in self.suspects if self.status(k) is PointStatus.INFEASIBLE)
 
-
-def nothing_to_ask(count: int, *, exact: bool = False) -> EmptyDomainError:
-    """The error where none of ``count`` points may be asked."""
-    if exact:
+    def nothing_to_ask(self) -> EmptyDomainError:
+        """The error where no point may be asked."""
+        count = len(self.unavailable())
+        if self._exact:
+            return EmptyDomainError(
+                "No point is left to ask: evaluations are exact, so a point with an answer or a "
+                f"running trial is not asked again, and each of the {count} points has one or is "
+                "infeasible; recommend() names the best that was answered."
+            )
         return EmptyDomainError(
-            "No point is left to ask: evaluations are exact, so a point with an answer or a "
-            f"running trial is not asked again, and each of the {count} points has one or is "
-            "infeasible; recommend() names the best that was answered."
+            f"None of the {count} points can be asked now: after a failure a point is asked again "
+            f"at most {MAX_FAILURES - 1} times. See opt.trials."
         )
-    return EmptyDomainError(
-        f"None of the {count} points can be asked now: after a failure a point is asked again at "
-        f"most {MAX_FAILURES - 1} times. See opt.trials."
-    )
 
 
 def row_of(place: Trial | Suggestion) -> int:

@@ -26,7 +26,7 @@ from botorch_delay.elimination.rounds import GeometricRounds, HorizonRounds, Rou
 from botorch_delay.exceptions import EmptyDomainError, InputError, NotSupportedError
 from botorch_delay.gp.surrogate import Learned
 from botorch_delay.history.events import Event
-from botorch_delay.history.point_status import nothing_to_ask, row_of
+from botorch_delay.history.point_status import row_of
 from botorch_delay.history.trials import Suggestion, Trial
 from botorch_delay.optimizers.audit import Audit
 from botorch_delay.optimizers.base import Optimizer
@@ -320,7 +320,7 @@ class BPEDelayOptimizer(Optimizer):
                 self._happen("reset", data=rounds.reset(current))
                 key = current.next_key()
             if key is None:
-                raise nothing_to_ask(len(self._feasibility.unavailable()), exact=self.exact)
+                raise self._feasibility.nothing_to_ask()
             choice = rounds.active.suggestion(key, number, slot)
         if budget is not None:
             billed = {"price": budget.price(row_of(choice)), "extra": rounds.is_extra(choice)}

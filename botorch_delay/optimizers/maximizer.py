@@ -26,7 +26,7 @@ from botorch_delay.elimination.active_set import ActiveSet
 from botorch_delay.elimination.box_active_set import quasi_random, spread_points
 from botorch_delay.exceptions import EmptyDomainError, InputError, InputTypeError, NumericsError
 from botorch_delay.gp.surrogate import MANY_ANSWERS, Surrogate
-from botorch_delay.history.point_status import REPEATS, Feasibility, nothing_to_ask
+from botorch_delay.history.point_status import REPEATS, Feasibility
 from botorch_delay.history.trials import Ledger, Suggestion
 from botorch_delay.optimizers.config import AcquisitionConfig, BPEConfig
 from botorch_delay.optimizers.knowledge_gradient import knowledge_gradient
@@ -346,7 +346,7 @@ class Maximizer:
                 if inside is not None:
                     out.append(lambda X: ~inside(X))
                 return partial(_none_of, out) if out else None, allowed
-        raise nothing_to_ask(len(model.feasibility.unavailable()), exact=self._config.exact)
+        raise model.feasibility.nothing_to_ask()
 
     def _climb(
         self, model: RuleModel, scores: Tensor, may_ask: PointTest | None, allowed: Tensor

@@ -16,7 +16,7 @@ from botorch_delay.domains.domain import Domain
 from botorch_delay.domains.space import Space, as_domain
 from botorch_delay.elimination.box_active_set import quasi_random
 from botorch_delay.gp.surrogate import Learned
-from botorch_delay.history.point_status import Feasibility, nothing_to_ask
+from botorch_delay.history.point_status import Feasibility
 from botorch_delay.history.trials import Suggestion, Trial, TrialObserver, TrialState
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.config import Config
@@ -68,7 +68,7 @@ class RandomOptimizer(Optimizer):
         allowed = torch.ones(self._domain.count, dtype=torch.bool)
         allowed[self._feasibility.unavailable()] = False
         if not bool(allowed.any()):
-            raise nothing_to_ask(len(allowed), exact=self.exact)
+            raise self._feasibility.nothing_to_ask()
         asks, trials = self._asks.counts, self._ledger.trials
         number = max(trials[-1].round - 1 if trials else 0, int(asks[allowed].min()))
         generator = generator_for(self._config.seed, number)
@@ -92,7 +92,7 @@ class RandomOptimizer(Optimizer):
                 if tuple(x) not in taken:
                     return torch.tensor(x, dtype=self._domain.like.dtype)
             start = 0
-        raise nothing_to_ask(len(closed), exact=self.exact)
+        raise self._feasibility.nothing_to_ask()
 
 
 class _Asks(TrialObserver):

@@ -19,7 +19,7 @@ from botorch_delay.gp.surrogate import MANY_ANSWERS, Surrogate
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.empirical_delay import EmpiricalDelay
 from botorch_delay.history.events import Event
-from botorch_delay.history.point_status import MAX_FAILURES, Feasibility, nothing_to_ask
+from botorch_delay.history.point_status import MAX_FAILURES, Feasibility
 from botorch_delay.history.trials import Attached, Ledger, Suggestion, Trial, TrialObserver
 from botorch_delay.optimizers.config import BPEConfig
 from botorch_delay.optimizers.early_close import EarlyClose
@@ -209,7 +209,7 @@ class RoundSequence(TrialObserver):
                 "see the reasons in opt.trials."
             )
         if known and left.without(sorted(known)).is_empty:
-            raise nothing_to_ask(len(known), exact=True)
+            raise self._feasibility.nothing_to_ask()
         if not known:
             logger.warning(
                 "round %d: every active point is infeasible; going on with all feasible points of "

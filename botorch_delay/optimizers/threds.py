@@ -37,7 +37,6 @@ from botorch_delay.elimination.box_active_set import spread_points
 from botorch_delay.exceptions import StorageError
 from botorch_delay.gp.kernels import prior_variance
 from botorch_delay.history.events import Event
-from botorch_delay.history.point_status import nothing_to_ask
 from botorch_delay.history.trials import Suggestion, Trial
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.config import ThreDSConfig
@@ -179,7 +178,7 @@ class ThreDSOptimizer(Optimizer):
         """Rows of the region that may be asked, without the accepted descendants."""
         search, keys = self._search, self._feasibility.unavailable()
         if len(keys) == len(self._points):
-            raise nothing_to_ask(len(keys))
+            raise self._feasibility.nothing_to_ask()
         if self._domain.count is None:  # keys are not rows: find the rows of their points
             points = map(self._feasibility.keys.point, keys)
             found = [(self._on_host == x).all(dim=1).nonzero().flatten() for x in points]
