@@ -323,8 +323,10 @@ class BPEDelayOptimizer(Optimizer):
                 raise self._feasibility.nothing_to_ask()
             choice = rounds.active.suggestion(key, number, slot)
         if budget is not None:
-            billed = {"price": budget.price(row_of(choice)), "extra": rounds.is_extra(choice)}
-            choice = replace(choice, data=billed)
+            # On top of the round's plan: again, while it waits, or beyond its first q_r points.
+            extra = again is not None or choice.slot == WAITING_SLOT
+            extra = extra or choice.slot >= current.design_size
+            choice = replace(choice, data={"price": budget.price(row_of(choice)), "extra": extra})
         return choice
 
     def _play(self, number: int, slot: int) -> Suggestion | None:

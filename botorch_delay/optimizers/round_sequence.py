@@ -20,7 +20,7 @@ from botorch_delay.history.answers import Answers
 from botorch_delay.history.empirical_delay import EmpiricalDelay
 from botorch_delay.history.events import Event
 from botorch_delay.history.point_status import MAX_FAILURES, Feasibility
-from botorch_delay.history.trials import Attached, Ledger, Suggestion, Trial, TrialObserver
+from botorch_delay.history.trials import Attached, Ledger, Trial, TrialObserver
 from botorch_delay.optimizers.config import BPEConfig
 from botorch_delay.optimizers.early_close import EarlyClose
 from botorch_delay.optimizers.forecasts import Forecast, Straggler, describe_running, planned_asks
@@ -260,14 +260,6 @@ class RoundSequence(TrialObserver):
             self.active = left
         self.resets += 1
         current.restart(left)
-
-    def is_extra(self, choice: Suggestion) -> bool:
-        """Whether the coming ask is an extra one, on top of a round's plan."""
-        current, slot = self.open, choice.slot
-        if current is None or slot < 0:
-            return slot == WAITING_SLOT
-        # A point that is asked again, or one beyond the first q_r of the design.
-        return current.is_served(slot) or slot >= current.design_size
 
     def asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
         current, key = self.of(trial), self._feasibility.key(trial)
