@@ -240,9 +240,11 @@ class Optimizer(ReadableRun):
         x = self._domain.points_of(x, "x")
         single = x.dim() == 1
         X = self._domain.check_points(x.unsqueeze(0) if single else x, "x")
-        values = _listed(y, None if single else len(X))
         hint = "Leave out a result without a usable value."
-        numbers = [validation.answer(number, X, hint=hint) for number in values]
+        numbers = [
+            validation.answer(value, X, "y" if single else f"y[{row}]", hint=hint)
+            for row, value in enumerate(_listed(y, None if single else len(X)))
+        ]
         rows, known = self._domain.find(X).tolist(), len(self._ledger.values)
         for point, row, value in zip(X.tolist(), rows, numbers, strict=True):
             self._happen("attached", value, {"x": point, "point": None if row < 0 else row})
@@ -423,11 +425,10 @@ def _listed(y: Any, count: int | None) -> list[Any]:
         y = [*y] if isinstance(y, np.ndarray) and y.dtype.kind in "mM" else y.tolist()  # mM: times
     listed = isinstance(y, Sequence) and not isinstance(y, str | bytes | bytearray)
     if listed and (isinstance(y, list | tuple) or count is not None):
-        values = [validation.real(value, f"y[{row}]") for row, value in enumerate(y)]
-        if len(values) != expected:
+        if len(y) != expected:
             shape = f"{expected} or {expected} x 1"
             raise InputError(f"y must have shape {shape}, got {len(y)} values.")
-        return values
+        return [*y]
     if count is None:
         return [y]
     raise InputTypeError(
