@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 from botorch_delay import validation
-from botorch_delay.confidence.bounds import Confidence
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.exceptions import InputError, NotSupportedError, StorageError
 from botorch_delay.gp.surrogate import Surrogate
@@ -147,8 +146,9 @@ class QueuedOptimizer(Optimizer):
     def _close_last(self) -> None:
         self._call(self.base.finish)
 
-    def _judgement(self) -> tuple[Surrogate, Confidence, float]:
-        return self.base._judgement()
+    @property
+    def _surrogate(self) -> Surrogate:
+        return self.base._surrogate
 
     @property
     def _bounds_are_refuted(self) -> bool:

@@ -15,7 +15,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.confidence.bounds import DEFAULT_DELTA, Confidence, Constants
+from botorch_delay.confidence.bounds import DEFAULT_DELTA, Constants
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.devices import generator_for, moved, sent
 from botorch_delay.domains.domain import Domain, Points
@@ -115,7 +115,7 @@ class ReadableRun(Run, ABC):
         Raises:
             NotSupportedError: if kernel and noise are given.
         """
-        surrogate = self._judgement()[0]
+        surrogate = self._surrogate
         if not surrogate.learned:
             raise NotSupportedError(
                 "Kernel and noise were given, not learned; pass the same covar_module and "
@@ -149,8 +149,9 @@ class ReadableRun(Run, ABC):
             NoAnswerError: before any answer; with ``tried``, before one in the domain.
         """
         tried = validation.flag(tried, "tried")
-        data, judged = self._judged("base a recommendation on")
-        surrogate, answered = judged.surrogate, sent(data.X, self._domain.like)
+        judged = self._judged("base a recommendation on")
+        surrogate, data = judged.surrogate, judged.answers
+        answered = sent(data.X, self._domain.like)
         if tried and not bool(self._domain.contains(answered).any()):
             raise NoAnswerError(
                 "No point of the domain has an answer yet, only others have; leave out tried."
@@ -174,7 +175,7 @@ class ReadableRun(Run, ABC):
         x, index = candidates[at].clone(), None if rows is None else rows[at]
         x = x if safer is None else safer
         searched = 0 if safer is None else self._domain.dim
-        found = self._predicted(x.unsqueeze(0), data, judged, searched)
+        found = self._predicted(x.unsqueeze(0), judged, searched)
         ends = found.mean, found.lower, found.upper, found.noise_std
         mean, lower, upper, noise_std = map(float, ends)
         # Points that are equal to the user may differ in stepped columns until they are rounded.
@@ -201,7 +202,7 @@ class ReadableRun(Run, ABC):
         """
         X = self._domain.points_of([X] if isinstance(X, Mapping) else X, "X")
         X = self._domain.check_points(X, "X")
-        return self._predicted(X, *self._judged("predict from"))
+        return self._predicted(X, self._judged("predict from"))
 
     @exclusive
     def stopping_gap(self) -> float:
@@ -217,10 +218,10 @@ class ReadableRun(Run, ABC):
         Raises:
             NoAnswerError: before any answer.
         """
-        data, judged = self._judged("bound what can be gained")
+        judged = self._judged("bound what can be gained")
         if not judged.surrogate.scaled:
             return torch.inf
-        candidates = self._open_points().candidates(sent(data.X, self._domain.like))
+        candidates = self._open_points().candidates(sent(judged.answers.X, self._domain.like))
         posterior, half = judged.intervals(candidates)
         ends = torch.stack([(posterior.mean + half).max(), (posterior.mean - half).max()])
         upper, lower = judged.surrogate.warping.inverse(ends).tolist()
@@ -240,10 +241,10 @@ class ReadableRun(Run, ABC):
             NotSupportedError: if there is no norm bound, or on a box of more than three columns.
             NoAnswerError: with a learned kernel, before any answer.
         """
-        surrogate, confidence, delta = self._judgement()
-        if surrogate.learned:
-            answers, judged = self._judged("judge a recommendation by")
-            candidates = self._open_points().candidates(sent(answers.X, self._domain.like))
+        confidence, delta = self._config.interval_confidence
+        if self._config.learned:
+            judged = self._judged("judge a recommendation by")
+            candidates = self._open_points().candidates(sent(judged.answers.X, self._domain.like))
             counts = len(self._ledger), self._ledger.answer_count
             told = judged.surrogate, judged.data
             return plausible(*told, candidates, self.recommend().x, delta, counts)
@@ -378,9 +379,13 @@ class ReadableRun(Run, ABC):
             lines.append(f"best result so far: {best.value:g} ({who}), {domain.words(best.point)}")
         return "\n".join(lines)
 
-    def _judgement(self) -> tuple[Surrogate, Confidence, float]:
-        """The surrogate, confidence and delta of recommendations and predictions."""
-        return self._fitting.upcoming(), *self._config.interval_confidence
+    @property
+    def _surrogate(self) -> Surrogate:
+        """The surrogate of recommendations and predictions."""
+        return self._fitting.upcoming()
+
+    def _judgement(self, answers: Answers) -> Judgement:
+        return Judgement(self._surrogate, answers, *self._config.interval_confidence)
 
     def _estimated_law(self) -> EmpiricalDelay | None:
         try:
@@ -388,13 +393,11 @@ class ReadableRun(Run, ABC):
         except NoAnswerError:
             return None
 
-    def _judged(self, purpose: str) -> tuple[Answers, Judgement]:
-        """All results, and the judgement of f that they give; NoAnswerError if there is none."""
-        data = self._config.answers(self._ledger.results())
-        if not len(data):
+    def _judged(self, purpose: str) -> Judgement:
+        """The judgement of f that all results give; NoAnswerError if there is none."""
+        if not self._ledger.values:
             raise NoAnswerError(f"There is no answer yet to {purpose}; tell() or attach() one.")
-        surrogate, confidence, delta = self._judgement()
-        return data, Judgement(surrogate, surrogate.data(data), confidence, delta)
+        return self._judgement(self._config.answers(self._ledger.results()))
 
     def _safer(
         self, answered: Tensor, lower: Tensor, half: Tensor, judged: Judgement
@@ -404,11 +407,9 @@ class ReadableRun(Run, ABC):
         generator = generator_for(self._config.seed, self._ledger.answer_count)
         return judged.safest_nearby(answered, lower, half, self._domain, generator, fails)
 
-    def _predicted(
-        self, X: Tensor, answers: Answers, judged: Judgement, searched: int = 0
-    ) -> Prediction:
+    def _predicted(self, X: Tensor, judged: Judgement, searched: int = 0) -> Prediction:
         surrogate, learned = judged.surrogate, self._config.covar_module
-        deviation = None
+        answers, deviation = judged.answers, None
         few = surrogate.scaled and len(answers) <= MANY_ANSWERS  # with more it makes no difference
         if isinstance(learned, Learned) and few:
             deviation = partial(

@@ -17,7 +17,7 @@ from botorch_delay.design.ascent import LEADERS, LOCAL_REACH, BoundClimb, maximi
 from botorch_delay.domains.domain import Domain
 from botorch_delay.gp.posterior import Data, Moments, Posterior
 from botorch_delay.gp.surrogate import Surrogate
-from botorch_delay.history.answers import same_points
+from botorch_delay.history.answers import Answers, same_points
 from botorch_delay.history.trials import Attached, Trial, TrialState
 
 # Says what the interval is while the scale of the values is unknown to a learned kernel.
@@ -91,12 +91,16 @@ Deviation = Callable[[Tensor, Moments], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Judgement:
-    """The posterior of f, and intervals for it, from answers in units of a surrogate."""
+    """The posterior of f, and intervals for it, from some answers."""
 
     surrogate: Surrogate
-    data: Data
+    answers: Answers
     confidence: Confidence
     delta: float
+
+    @cached_property
+    def data(self) -> Data:
+        return self.surrogate.data(self.answers)
 
     @cached_property
     def width(self) -> HalfWidth:

@@ -40,7 +40,6 @@ from botorch_delay.history.events import Event
 from botorch_delay.history.trials import Suggestion, Trial
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.config import ThreDSConfig
-from botorch_delay.optimizers.recommendation import Judgement
 
 # The slack of the first epoch, by which decisions may err, as a share of the first interval.
 SLACK = 0.2
@@ -107,7 +106,7 @@ class ThreDSOptimizer(Optimizer):
         super().__init__(config)
         assert config.fixed is not None
         self._config: ThreDSConfig = config
-        self._surrogate, self._points = config.fixed, domain.like
+        self._points = domain.like
         if domain.count is None:
             spread = spread_points(domain, BOX_POINTS, generator_for(config.seed, 0))
             self._points = torch.unique(spread, dim=0)
@@ -148,8 +147,7 @@ class ThreDSOptimizer(Optimizer):
             if not answered:
                 index = self._middle(candidates)
                 break
-            data = self._surrogate.data(self._config.answers(answered))
-            judged = Judgement(self._surrogate, data, *self._config.interval_confidence)
+            judged = self._judgement(self._config.answers(answered))
             posterior, half = judged.intervals(self._points[candidates])
             lower, upper = posterior.mean - half, posterior.mean + half
             safe, hopeful = lowest_tied(lower), lowest_tied(upper)

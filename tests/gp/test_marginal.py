@@ -123,7 +123,7 @@ def test_given_hyperparameters_are_certain():
     opt = bd.BPEDelayOptimizer(domain, 9, noise_var=0.1, **options)
     opt.attach(domain.points[:3], torch.tensor([0.0, 1.0, 0.5], dtype=torch.double))
     best = opt.recommend()
-    judged = opt._judged("")[1]
+    judged = opt._judged("")
     _, half = judged.intervals(best.x.unsqueeze(0))
     assert best.upper - best.lower == pytest.approx(2.0 * float(half))
     assert COUNTED not in best.interval
