@@ -313,10 +313,10 @@ class PointKeys:
 
     def of(self, x: Tensor) -> int:
         """The key of a point without a row (``d``), a new one for a new point."""
-        here = x.detach().cpu()
+        here = x.detach().cpu() + 0.0  # turns -0.0 into 0.0, the same point
         name = here.numpy().tobytes()
         if name not in self._keys:
-            self.points.append(here.clone())
+            self.points.append(here)
             self._keys[name] = -len(self.points)
         return self._keys[name]
 

@@ -388,3 +388,12 @@ def test_other_options_are_beside_the_points_and_allowed():
     changed = (found[len(X) :].unsqueeze(1) != X).sum(dim=2).amin(dim=1)
     assert {0, 1} == set(changed.tolist())
     assert {0.0, 1.0, 2.0} == set(found[len(X) :, 2].tolist())
+
+
+def test_a_point_with_a_negative_zero_is_the_one_with_zero():
+    box = bd.BoxDomain(torch.tensor([[0.0] * 2, [1.0] * 2], dtype=torch.double))
+    opt = bd.BPEDelayOptimizer(box, 9)
+    opt.attach(torch.tensor([[0.0, 0.5], [-0.0, 0.5]], dtype=torch.double), [1.0, 2.0])
+    assert [found.count for found in opt.replicates()] == [2]
+    assert opt._feasibility.repeats == 1
+    assert opt._feasibility.repeats_differ
