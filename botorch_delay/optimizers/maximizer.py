@@ -121,22 +121,24 @@ class Maximizer:
         no point may be asked, NumericsError if the rule is nan or inf at one, or -inf at all.
         """
         self.update(active)
+        model, tries = self.model, self.model.feasibility
         key = self.repeat(active) if plan_repeats else None
         if key is None and final and self._domain.is_discrete:
             key = self.confirm(active)
+            final = False
         if key is not None:
-            point = key if self.model.finite else self.model.feasibility.point(key)
+            point = key if model.finite else tries.point(key)
         else:
             try:
-                if self.model.is_blind:
+                if model.is_blind:
                     point = self._first(active)
-                elif final and not self._domain.is_discrete and self._seems_noisy:
+                elif final and not (model.surrogate.is_exact or tries.repeats_agree()):
                     point = self._most_telling(active)
                 else:
                     point = self._largest(active, new_first=plan_repeats)
             except EmptyDomainError as error:
                 point = self._any_open(error)
-        data = {"width": self.model.width_at(point)} if self.model.pending.inflate else {}
+        data = {"width": model.width_at(point)} if model.pending.inflate else {}
         index, x = (point, None) if isinstance(point, int) else (None, point)
         return Suggestion(index, number, slot, x, data)
 
@@ -182,11 +184,6 @@ class Maximizer:
             name = self.rule.method(model.pending)
             raise NumericsError(f"{name} is -inf at every point that may be asked.")
         return point
-
-    @property
-    def _seems_noisy(self) -> bool:
-        exact = self.model.surrogate.is_exact or self.model.feasibility.repeats_agree()
-        return not exact
 
     def _most_telling(self, active: ActiveSet | None) -> Tensor:
         """The point of a box, ``d``, with the largest knowledge gradient.
