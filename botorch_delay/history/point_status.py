@@ -86,8 +86,8 @@ class Feasibility(TrialObserver):
         self._count(self.key(trial))
 
     def attached(self, result: Attached) -> None:
+        key = self.key(result)
         if bool(self._domain.contains(result.x.unsqueeze(0))):
-            key = self.key(result)
             self._attached[key][result.id] = result.value
             self._add_tries(key, 1)
             self._compare(key, result.value)

@@ -100,7 +100,7 @@ class ReadableRun(Run, ABC):
     @exclusive
     def replicates(self) -> list[Replicates]:
         """Every distinct point with an answer or a running trial, the most answered first."""
-        return replicates(self._ledger.trials, self._ledger.attached)
+        return replicates(self._ledger.trials, self._ledger.attached, self._feasibility.key)
 
     @property
     @abstractmethod

@@ -17,7 +17,7 @@ from botorch_delay.design.ascent import LEADERS, LOCAL_REACH, BoundClimb, maximi
 from botorch_delay.domains.domain import Domain
 from botorch_delay.gp.posterior import Data, Moments, Posterior
 from botorch_delay.gp.surrogate import Surrogate
-from botorch_delay.history.answers import Answers, same_points
+from botorch_delay.history.answers import Answers
 from botorch_delay.history.trials import Attached, Trial, TrialState
 
 # Says what the interval is while the scale of the values is unknown to a learned kernel.
@@ -200,16 +200,15 @@ class Replicates:
     standard_error: float | None
 
 
-def replicates(trials: Iterable[Trial], attached: Sequence[Attached]) -> list[Replicates]:
+def replicates(
+    trials: Iterable[Trial], attached: Sequence[Attached], key: Callable[[Any], int]
+) -> list[Replicates]:
     """One entry per point with an answer or a running trial: most answers first, ties in order."""
     counted = [t for t in trials if t.state in (TrialState.COMPLETED, TrialState.RUNNING)]
     places: list[Trial | Attached] = [*counted, *attached]
-    if not places:
-        return []
     members: dict[int, list[Trial | Attached]] = {}
-    groups = same_points(torch.stack([place.point for place in places])).tolist()
-    for number, place in zip(groups, places, strict=True):
-        members.setdefault(number, []).append(place)
+    for place in places:
+        members.setdefault(key(place), []).append(place)
     found = []
     for group in members.values():
         values = [member.value for member in group if member.value is not None]
