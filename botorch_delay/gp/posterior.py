@@ -253,12 +253,16 @@ class Posterior:
         return self._offset + self._scale * (self.weights @ cross)
 
     @torch.no_grad()
-    def samples(self, X: Tensor, count: int, generator: torch.Generator) -> Tensor:
-        """Joint samples of the values at ``n x d`` points, without noise: ``count x n``."""
+    def joint(self, X: Tensor) -> Tensor:
+        """The covariance of the values at ``n x d`` points, without noise: ``n x n``."""
         inputs = self._inputs(X)
         V = self.factor.solve(covariance(self._kernel, self.data.X, inputs))
-        joint = self._scale**2 * (covariance(self._kernel, inputs, inputs) - V.mT @ V)
-        values, vectors = torch.linalg.eigh(joint)
+        return self._scale**2 * (covariance(self._kernel, inputs, inputs) - V.mT @ V)
+
+    @torch.no_grad()
+    def samples(self, X: Tensor, count: int, generator: torch.Generator) -> Tensor:
+        """Joint samples of the values at ``n x d`` points, without noise: ``count x n``."""
+        values, vectors = torch.linalg.eigh(self.joint(X))
         # The symmetric root is unique, whatever signs the eigenvectors have.
         root = vectors * values.clamp_min(0.0).sqrt() @ vectors.mT
         normal = torch.randn(count, len(X), generator=generator, dtype=torch.double)

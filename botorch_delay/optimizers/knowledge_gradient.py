@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from botorch_delay.gp.kernels import covariance
 from botorch_delay.optimizers.rule_model import RuleModel
 
 # Nodes and weights of the trapezoidal rule for an expectation over Z: the integrand has kinks.
@@ -24,10 +23,8 @@ def knowledge_gradient(model: RuleModel, X: Tensor, factor: float) -> Tensor:
     ``X`` is ``n x d``, in the columns of the domain; the result, ``n``, is in units of the
     surrogate. Memory is O(n^2).
     """
-    surrogate, design = model.surrogate, model.with_pending.anywhere
-    kernel, inputs = surrogate.covar_module, surrogate.inputs(X)
-    white = design.factor.solve(covariance(kernel, design.data.X, inputs))
-    joint = covariance(kernel, inputs, inputs) - white.mT @ white
+    surrogate = model.surrogate
+    joint = model.with_pending.anywhere.joint(surrogate.inputs(X))
     variance = joint.diagonal().clamp_min(torch.finfo(joint.dtype).tiny)
     moves = joint / (variance + surrogate.noise_var).sqrt()  # s, a column for each answer
     left = (variance.unsqueeze(1) - moves.square()).clamp_min(0.0).sqrt()
