@@ -30,7 +30,6 @@ from botorch_delay.gp.kernels import prior_variance
 from botorch_delay.gp.posterior import Data
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
-from botorch_delay.history.trials import Suggestion
 
 logger = logging.getLogger(__name__)
 
@@ -139,11 +138,6 @@ class ActiveSet(ABC):
     def key_of(self, x: Tensor) -> int:
         row = int(self.domain.find(x.unsqueeze(0)))
         return row if row >= 0 else self.keys.of(x)
-
-    def suggestion(self, key: int, number: int, slot: int) -> Suggestion:
-        if key >= 0:
-            return Suggestion(index=key, round=number, slot=slot)
-        return Suggestion(index=None, round=number, slot=slot, x=self.keys.point(key))
 
     def has(self, key: int) -> bool:
         """Whether the point with a key can be asked in a round on this set."""

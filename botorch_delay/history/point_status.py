@@ -66,6 +66,10 @@ class Feasibility(TrialObserver):
         """The point with a key, ``d``, on the CPU."""
         return self._domain.on_cpu[key] if key >= 0 else self.keys.point(key)
 
+    def suggestion(self, key: int, number: int, slot: int) -> Suggestion:
+        """The point with a key, for a slot of round ``number``."""
+        return Suggestion(key if key >= 0 else self.keys.point(key), number, slot)
+
     def asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
         key = self.key(trial)
         self._trials[key].append(trial)
@@ -229,7 +233,8 @@ class Feasibility(TrialObserver):
         )
 
 
-def row_of(place: Trial | Suggestion) -> int:
+def row_of(asked: Trial | Suggestion) -> int:
     """The row of a trial or suggestion in a finite domain, which is its key as well."""
-    assert place.index is not None
-    return place.index
+    row = asked.index if isinstance(asked, Trial) else asked.place
+    assert isinstance(row, int)
+    return row

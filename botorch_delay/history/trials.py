@@ -200,10 +200,9 @@ class Attached(_Placed):
 class Suggestion:
     """A point to ask, and the design point that it serves."""
 
-    index: int | None  # its row in a finite domain; None on a box
+    place: int | Tensor  # its row in a finite domain; on a box the point, ``d``
     round: int  # counted from 1
     slot: int  # which design point of the round it serves
-    x: Tensor | None = None  # the point on a box, ``d``
     data: Mapping[str, Any] = field(default_factory=dict)  # further data of the event, JSON-ready
 
 

@@ -24,7 +24,6 @@ from botorch_delay.exceptions import (
     TrialError,
     warn,
 )
-from botorch_delay.history.point_status import row_of
 from botorch_delay.history.trials import (
     ENOUGH_ANSWERS,
     Attached,
@@ -94,10 +93,12 @@ class Optimizer(ReadableRun):
         for _ in range(count):
             try:
                 choice = self._choose()
-                point = self._domain.on_cpu[row_of(choice)] if choice.x is None else choice.x
+                row, point = None, choice.place
+                if not isinstance(point, Tensor):
+                    row, point = point, self._domain.on_cpu[point]
                 if self._domain.columns.stepped:  # as evaluated; a repeat is then the same point
                     point = self._domain.columns.rounded(point.unsqueeze(0)).squeeze(0)
-                data = {"x": point.tolist(), "point": choice.index}
+                data = {"x": point.tolist(), "point": row}
                 data |= {"round": choice.round, "slot": choice.slot, **choice.data}
                 self._happen("asked", data=data, trial=len(self._ledger))
                 asked.append(self._ledger.trials[-1])

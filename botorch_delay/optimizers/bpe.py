@@ -302,7 +302,7 @@ class BPEDelayOptimizer(Optimizer):
         number, slot = current.number, len(current.slots)
         choice, again = None, current.next_retry()
         if again is not None:
-            choice = rounds.active.suggestion(current.slots[again].key, number, again)
+            choice = self._feasibility.suggestion(current.slots[again].key, number, again)
         elif budget is not None:
             choice = self._play(number, NO_SLOT)
             if choice is not None and not budget.affords(row_of(choice), number, slot):
@@ -321,7 +321,7 @@ class BPEDelayOptimizer(Optimizer):
                 key = current.next_key()
             if key is None:
                 raise self._feasibility.nothing_to_ask()
-            choice = rounds.active.suggestion(key, number, slot)
+            choice = self._feasibility.suggestion(key, number, slot)
         if budget is not None:
             # On top of the round's plan: again, while it waits, or beyond its first q_r points.
             extra = again is not None or choice.slot == WAITING_SLOT

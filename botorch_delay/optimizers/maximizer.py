@@ -139,8 +139,7 @@ class Maximizer:
             except EmptyDomainError as error:
                 point = self._any_open(error)
         data = {"width": model.width_at(point)} if model.pending.inflate else {}
-        index, x = (point, None) if isinstance(point, int) else (None, point)
-        return Suggestion(index, number, slot, x, data)
+        return Suggestion(point, number, slot, data)
 
     def _any_open(self, error: EmptyDomainError) -> Tensor:
         """A point of a countable box that may be asked, where no candidate may; else the error.

@@ -64,7 +64,7 @@ class RandomOptimizer(Optimizer):
     def _choose(self) -> Suggestion:
         if self._domain.count is None:
             number = len(self._ledger)
-            return Suggestion(None, round=1, slot=number, x=self._next_on_box(number))
+            return Suggestion(self._next_on_box(number), round=1, slot=number)
         allowed = torch.ones(self._domain.count, dtype=torch.bool)
         allowed[self._feasibility.unavailable()] = False
         if not bool(allowed.any()):

@@ -162,10 +162,8 @@ class ThreDSOptimizer(Optimizer):
             else:
                 index = int(index)
                 break
-        number, slot = search.epoch, len(self._ledger) - search.start
-        if self._domain.count is not None:
-            return Suggestion(index, round=number, slot=slot)
-        return Suggestion(None, round=number, slot=slot, x=self._on_host[index])
+        place = self._on_host[index] if self._domain.count is None else index
+        return Suggestion(place, search.epoch, len(self._ledger) - search.start)
 
     def _answered(self) -> list[Trial]:
         """The answered trials of the search of this region."""
