@@ -320,6 +320,10 @@ class PointKeys:
             self._keys[name] = -len(self.points)
         return self._keys[name]
 
+    def known(self, x: Tensor) -> int | None:
+        """The key of a point (``d``) that has been met; None for a new point."""
+        return self._keys.get((x.detach().cpu() + 0.0).numpy().tobytes())
+
     def point(self, key: int) -> Tensor:
         """The point with a key below 0, ``d``, on the CPU."""
         return self.points[-1 - key]

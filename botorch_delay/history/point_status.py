@@ -111,6 +111,11 @@ class Feasibility(TrialObserver):
         held = failures and failures + running >= MAX_FAILURES
         return PointStatus.HELD if held else PointStatus.OPEN
 
+    def is_open(self, x: Tensor) -> bool:
+        """Whether a point of a box, ``d``, may be asked."""
+        key = self.keys.known(x)
+        return key is None or self.status(key) is PointStatus.OPEN
+
     def failures(self, key: int) -> tuple[int, int]:
         """How many trials of a point have failed since its last answer, and how many run.
 

@@ -55,7 +55,7 @@ class RandomOptimizer(Optimizer):
         super()._start()
         self._asks = _Asks(self._feasibility, self._domain.count or 0)
         self._observers = [self._feasibility, self._asks]
-        self._batches: dict[int, list[list[float]]] = {}  # of the sequence on a box, by number
+        self._batches: dict[int, Tensor] = {}  # of the sequence on a box, by number
 
     @property
     def guarantee(self) -> Guarantee:
@@ -79,18 +79,15 @@ class RandomOptimizer(Optimizer):
 
     def _next_on_box(self, number: int) -> Tensor:
         """The first point of the sequence, from position ``number`` on, that may be asked."""
-        # With a continuous column no point comes twice.
-        closed = self._feasibility.unavailable() if self._domain.is_countable else []
-        taken = {tuple(self._feasibility.point(key).tolist()) for key in closed}
         first, start = divmod(number, BATCH)
         self._batches = {batch: kept for batch, kept in self._batches.items() if batch >= first}
         for batch in range(first, first + MOST_BATCHES):
             if batch not in self._batches:
                 points = quasi_random(self._domain, BATCH, self._config.seed, batch)
-                self._batches[batch] = self._domain.columns.rounded(points).tolist()
+                self._batches[batch] = self._domain.columns.rounded(points).cpu()
             for x in self._batches[batch][start:]:
-                if tuple(x) not in taken:
-                    return torch.tensor(x, dtype=self._domain.like.dtype)
+                if self._feasibility.is_open(x):
+                    return x
             start = 0
         raise self._feasibility.nothing_to_ask()
 

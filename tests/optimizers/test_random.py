@@ -9,6 +9,7 @@ from torch.quasirandom import SobolEngine
 
 import botorch_delay as bd
 from botorch_delay.exceptions import EmptyDomainError, NoAnswerError
+from botorch_delay.history.point_status import Feasibility
 
 BOUNDS = torch.tensor([[1e-5, 16.0, 0.0, -1.0], [1e-1, 256.0, 2.0, 1.0]], dtype=torch.double)
 
@@ -129,6 +130,15 @@ def test_exact_evaluations_of_a_box_of_listed_values_are_not_repeated():
         other.tell(other.ask(), float(k))
     with pytest.raises(EmptyDomainError, match="each of the 6 points has one"):
         other.ask()
+
+
+def test_an_ask_on_a_box_takes_no_longer_for_all_that_was_asked(monkeypatch):
+    opt = bd.RandomOptimizer(bd.Space(a=bd.Int(1, 9), b=bd.Int(1, 9)), exact=True)
+    looked = []
+    monkeypatch.setattr(Feasibility, "status", lambda tries, key: looked.append(key))
+    monkeypatch.setattr(Feasibility, "unavailable", lambda tries: 1 / 0)
+    opt.ask(40)
+    assert len(looked) < 40
 
 
 def test_settings_that_keep_failing_are_left_out():
