@@ -171,7 +171,10 @@ class ReadableRun(Run, ABC):
             at = int(safest.argmax())
             noisy = surrogate.learned and surrogate.scaled and not surrogate.is_exact
             if noisy and not (tried or self._domain.is_discrete):
-                safer = self._safer(candidates, safest, half, judged)
+                fails = failing_places(surrogate, self._feasibility, judged.data.X)
+                draws = generator_for(self._config.seed, self._ledger.answer_count)
+                search = self._domain, draws, fails
+                safer = judged.safest_nearby(candidates, safest, half, *search)
         x, index = candidates[at].clone(), None if rows is None else rows[at]
         x = x if safer is None else safer
         searched = 0 if safer is None else self._domain.dim
@@ -398,14 +401,6 @@ class ReadableRun(Run, ABC):
         if not self._ledger.values:
             raise NoAnswerError(f"There is no answer yet to {purpose}; tell() or attach() one.")
         return self._judgement(self._config.answers(self._ledger.results()))
-
-    def _safer(
-        self, answered: Tensor, lower: Tensor, half: Tensor, judged: Judgement
-    ) -> Tensor | None:
-        """A point of a box that is safer than all answered ones (``n x d``), if there is one."""
-        fails = failing_places(judged.surrogate, self._feasibility, judged.data.X)
-        generator = generator_for(self._config.seed, self._ledger.answer_count)
-        return judged.safest_nearby(answered, lower, half, self._domain, generator, fails)
 
     def _predicted(self, X: Tensor, judged: Judgement, searched: int = 0) -> Prediction:
         surrogate, learned = judged.surrogate, self._config.covar_module

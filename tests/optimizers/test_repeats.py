@@ -20,6 +20,7 @@ from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.point_status import REPEATS
 from botorch_delay.history.trials import TrialState
 from botorch_delay.optimizers.maximizer import ANSWERS_PER_REPEAT, AROUND, Maximizer
+from botorch_delay.optimizers.recommendation import Judgement
 from botorch_delay.optimizers.rules import UCB, Rule
 
 SPACE = bd.Space({"kind": bd.Choice(list("abcd")), "n": bd.Int(0, 30), "m": bd.Int(1, 12)})
@@ -90,7 +91,7 @@ def test_where_there_is_noise_new_points_come_first(study, monkeypatch):
 def test_where_every_column_has_a_list_only_answered_points_are_recommended(monkeypatch):
     opt = noisy_space(24)
     assert not opt._fitting.upcoming().is_exact
-    monkeypatch.setattr(type(opt), "_safer", lambda *arguments: 1 / 0)
+    monkeypatch.setattr(Judgement, "safest_nearby", lambda *arguments: 1 / 0)
     assert opt.recommend().count > 0
 
 
