@@ -360,8 +360,8 @@ class RoundSequence(TrialObserver):
             used = ledger.results() if self._uses_attached else ledger.answered()
             return RoundAnswers(ids, config.answers(used))
         size = current.design_size if self.round_rule.on_arrival else None
-        used = [ledger[trial_id] for trial_id in current.answered(size)]
-        ids, answers = tuple(trial.id for trial in used), config.answers(used)
+        ids = tuple(current.answered(size))
+        answers = config.answers([ledger[trial_id] for trial_id in ids])
         everything = config.answers(ledger.results()) if config.proves_from_all else None
         return RoundAnswers(ids, answers, everything, current.design)
 
