@@ -216,8 +216,8 @@ class Feasibility(TrialObserver):
 
     def unavailable(self) -> list[int]:
         """All points that may not be asked now, increasing."""
-        marked = {*self.suspects, *self._tries} if self._exact else self.suspects
-        return sorted(key for key in marked if self.status(key) is not PointStatus.OPEN)
+        closed = {key for key in self.suspects if self.status(key) is not PointStatus.OPEN}
+        return sorted(closed.union(self._tries) if self._exact else closed)
 
     def infeasible(self) -> list[int]:
         """All infeasible points, increasing."""
