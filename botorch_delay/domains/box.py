@@ -86,7 +86,7 @@ class BoxDomain(Domain):
         self.cat_dims = {dim: values.tolist() for dim, values in categories.items()}
         self.lists = discrete | categories
         self.encoding = self._encode(categories)
-        self._logs = Encoding(self.log_dims)
+        self._unit = Encoding(self.log_dims, bounds=self.bounds)
         expected = "a list of (indices, coefficients, rhs)"
         validation.instance(constraints, Iterable | None, "constraints", expected)
         self.constraints = [self._check_constraint(c) for c in constraints or ()]
@@ -201,8 +201,7 @@ class BoxDomain(Domain):
         Uniform points stay uniform: in the logarithm for columns of ``log_dims``, over the values
         of a list. With both, each value gets the part of the logarithmic scale nearest to it.
         """
-        low, high = self._logs(self.bounds)
-        X = low + U * (high - low)
+        X = self._unit.origin + U * self._unit.width
         for dim in self.log_dims:
             X[:, dim].exp_()
         X = X.clamp(*self.bounds)  # against rounding; the ends of the cube are the ends of the box
@@ -217,8 +216,7 @@ class BoxDomain(Domain):
 
     def to_unit(self, X: Tensor) -> Tensor:
         """The inverse of :meth:`from_unit` in columns without a list: ``n x d``."""
-        low, high = self._logs(self.bounds)
-        return (self._logs(X) - low) / (high - low)
+        return self._unit(X)
 
     def contains(self, X: Tensor) -> Tensor:
         validation.rows(X, "X", self.bounds)
