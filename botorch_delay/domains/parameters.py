@@ -90,7 +90,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class _Number(Parameter):
-    """The base of Float and Int: an interval, or values in it that are numbered by places."""
+    """The base of Float and Int: an interval, or values in it at places 0, 1, ..."""
 
     low: float
     high: float
@@ -129,18 +129,14 @@ class _Number(Parameter):
     def count(self) -> float:
         if self.low == self.high:
             return 1
-        first, last = self._places
-        return last - first + 1
+        return math.inf if self.step is None else self._steps + 1
 
     @cached_property
     def column(self) -> list[float] | None:
         return None if self.count > MAX_LISTED else self.listed()
 
     def listed(self) -> list[float]:
-        if self.low == self.high:
-            return [float(self.low)]
-        first, last = self._places
-        return [float(self._at(place)) for place in range(int(first), int(last) + 1)]
+        return [float(self._at(place)) for place in range(int(self.count))]
 
     @cached_property
     def bounds(self) -> tuple[float, float]:
@@ -148,7 +144,7 @@ class _Number(Parameter):
         if self.step is None:
             return self.low, self.high
         # Half a step more at each end, so that rounding gives every value the same share.
-        low, high = self.low - self.step / 2, self._at(int(self._places[1])) + self.step / 2
+        low, high = self.low - self.step / 2, self._at(self._steps) + self.step / 2
         return (self.low if self.log and low <= 0 else low), high
 
     @property
@@ -188,15 +184,9 @@ class _Number(Parameter):
     def _nearest(self, number: float) -> float:
         if number <= self.low or self.low == self.high:
             return self.low
-        first, last = self._places
-        if math.isinf(last):
+        if math.isinf(self.count):
             return min(float(number), self.high)
-        return self._at(int(min(max(self._place(number), first), last)))
-
-    @cached_property
-    def _places(self) -> tuple[float, float]:
-        """The places of the first and the last value."""
-        return 0, math.inf if self.step is None else self._steps
+        return self._at(int(min(self._place(number), self.count - 1)))
 
     @property
     def _steps(self) -> int:
@@ -270,24 +260,31 @@ class Float(_Number):
         return super().summary + digits
 
     @cached_property
-    def _places(self) -> tuple[float, float]:
-        if self.round is None:
-            return super()._places
-        return self._place(self.low), self._place(self.high)
+    def count(self) -> float:
+        return super().count if self.round is None else self._place(self.high) + 1
 
     def _place(self, number: float) -> int:
-        """The place of a number with ``round`` digits: 0 for 1.0, -1 for the one before, 0.99."""
         if self.round is None:
             return super()._place(number)
-        digits, exponent = f"{number:.{self.round - 1}e}".split("e")
-        decade = 9 * 10 ** (self.round - 1)
-        return int(exponent) * decade + int(digits.replace(".", "")) - 10 ** (self.round - 1)
+        return self._from_one(number) - self._first
 
     def _at(self, place: int) -> float:
         if self.round is None:
             return super()._at(place)
-        exponent, above = divmod(place, 9 * 10 ** (self.round - 1))
-        return float(f"{above + 10 ** (self.round - 1)}e{exponent - self.round + 1}")
+        least = 10 ** (self.round - 1)
+        exponent, above = divmod(place + self._first, 9 * least)
+        return float(f"{least + above}e{exponent - self.round + 1}")
+
+    @cached_property
+    def _first(self) -> int:
+        return self._from_one(self.low)
+
+    def _from_one(self, number: float) -> int:
+        """How many numbers with ``round`` digits lead from 1.0 to this one: -1 to 0.99 with two."""
+        assert self.round is not None
+        digits, exponent = f"{number:.{self.round - 1}e}".split("e")
+        least = 10 ** (self.round - 1)
+        return int(exponent) * 9 * least + int(digits.replace(".", "")) - least
 
 
 @dataclass(frozen=True)
