@@ -103,12 +103,12 @@ class Columns:
         return [found[name] for name in self.varying]
 
     @cached_property
-    def stepped(self) -> dict[int, Parameter]:
+    def stepped(self) -> dict[int, Float | Int]:
         """Parameters with finitely many values, but too many to be listed, by column."""
         return {
             dim: p
             for dim, p in enumerate(self.varying.values())
-            if p.column is None and math.isfinite(p.count)
+            if isinstance(p, Float | Int) and p.column is None and math.isfinite(p.count)
         }
 
     def rounded(self, X: Tensor) -> Tensor:

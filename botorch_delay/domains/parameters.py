@@ -68,13 +68,6 @@ class Parameter:
         """The value for a column's number; the number itself if it stands for no value."""
         return number
 
-    def rounded(self, numbers: np.ndarray) -> np.ndarray:
-        """Numbers ``n`` of a continuous column, each rounded to that of the nearest value.
-
-        Numbers outside the column's range, which stand for no value, stay as they are.
-        """
-        return np.array([self.decode(number) for number in numbers.tolist()], dtype=float)
-
     def encode(self, value: Any, name: str, *, outside: bool = False) -> float:
         """The column's number for a value; InputError, with the name, if it is not allowed.
 
@@ -159,8 +152,12 @@ class _Number(Parameter):
         return nearest if within or self._is_close(number, nearest) else number
 
     def rounded(self, numbers: np.ndarray) -> np.ndarray:
+        """Numbers ``n`` of a continuous column, each rounded to that of the nearest value.
+
+        Numbers outside the column's range, which stand for no value, stay as they are.
+        """
         if self.count > MAX_TABLE:
-            return super().rounded(numbers)
+            return np.array([self.decode(number) for number in numbers.tolist()], dtype=float)
         values, middles = self._table
         low, high = self.bounds
         nearest = values[np.searchsorted(middles, numbers)]
