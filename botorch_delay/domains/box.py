@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.quasirandom import SobolEngine
 
 from botorch_delay import validation
-from botorch_delay.domains.columns import Columns
+from botorch_delay.domains.columns import Columns, are_feasible
 from botorch_delay.domains.domain import Domain, Encoding
 from botorch_delay.exceptions import BotorchDelayError, InputError, InputTypeError
 
@@ -35,7 +35,8 @@ class BoxDomain(Domain):
         constraints: known linear constraints in BoTorch's ``inequality_constraints`` form, each
             ``(indices, coefficients, rhs)`` for ``sum coefficients * x[indices] >= rhs``.
         feasible: tells which points may be asked, ``n x d`` to a bool tensor ``n``.
-        names: of the columns; x0, x1, ... if None. A :class:`Space` passes its :class:`Columns`.
+        names: of the columns; x0, x1, ... if None. A :class:`Space` passes its :class:`Columns`;
+            then ``feasible`` is a test of a dict of parameters.
         log_dims: columns with positive bounds in which points are drawn uniformly in the logarithm,
             and which a learned kernel sees as logarithms.
 
@@ -60,7 +61,7 @@ class BoxDomain(Domain):
         cat_dims: Mapping[int, Sequence[float]] | None = None,
         *,
         constraints: Iterable[Constraint] | None = None,
-        feasible: Callable[[Tensor], Tensor] | None = None,
+        feasible: Callable[[Any], Any] | None = None,
         names: Sequence[str] | Columns | None = None,
         log_dims: Sequence[int] = (),
     ) -> None:
@@ -91,7 +92,9 @@ class BoxDomain(Domain):
         validation.instance(constraints, Iterable | None, "constraints", expected)
         self.constraints = [self._check_constraint(c) for c in constraints or ()]
         validation.instance(feasible, Callable | None, "feasible", "a function of points")
-        self.feasible = feasible
+        if feasible is not None and self.columns.named:  # a partial, so that it can be pickled
+            feasible = partial(are_feasible, self.columns, feasible)
+        self.feasible: Callable[[Tensor], Tensor] | None = feasible
         self._check_not_empty()
 
     def _check_values(self, lists: Any, name: str) -> dict[int, Tensor]:

@@ -120,19 +120,12 @@ class Columns:
         return X
 
 
-@dataclass(frozen=True)
-class ParamsTest:
-    """A user's test of parameters as a test of points, ``n x d`` to a bool tensor ``n``."""
-
-    # A class, not a closure, so that it can be copied and pickled.
-    columns: Columns
-    feasible: Callable[[dict[str, Any]], bool]
-
-    def __call__(self, X: Tensor) -> Tensor:
-        said = [self.feasible(params) for params in self.columns.table(X)]
-        for answer in said:
-            if not isinstance(answer, bool | np.bool_):
-                raise InputTypeError(
-                    f"feasible must return True or False for a dict of parameters, got {answer!r}."
-                )
-        return torch.tensor(said, dtype=torch.bool, device=X.device)
+def are_feasible(columns: Columns, feasible: Callable[[dict[str, Any]], bool], X: Tensor) -> Tensor:
+    """A user's test of parameters, made for each point, ``n x d`` to a bool tensor ``n``."""
+    said = [feasible(params) for params in columns.table(X)]
+    for answer in said:
+        if not isinstance(answer, bool | np.bool_):
+            raise InputTypeError(
+                f"feasible must return True or False for a dict of parameters, got {answer!r}."
+            )
+    return torch.tensor(said, dtype=torch.bool, device=X.device)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.domains.box import BoxDomain
-from botorch_delay.domains.columns import Columns, ParamsTest
+from botorch_delay.domains.columns import Columns
 from botorch_delay.domains.domain import Domain
 from botorch_delay.domains.finite import FiniteDomain
 from botorch_delay.domains.parameters import Choice, Float, Int, Parameter
@@ -226,7 +226,7 @@ def _box(
         discrete,
         categories,
         constraints=[_linear(varying, constraint) for constraint in constraints],
-        feasible=None if feasible is None else ParamsTest(columns, feasible),
+        feasible=feasible,
         names=columns,
         log_dims=_log_dims(columns),
     )

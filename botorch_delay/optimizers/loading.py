@@ -18,7 +18,7 @@ from botorch_delay import validation
 from botorch_delay.confidence.bounds import Confidence
 from botorch_delay.delays import DelayLaw
 from botorch_delay.domains.box import BoxDomain
-from botorch_delay.domains.columns import Columns, ParamsTest
+from botorch_delay.domains.columns import Columns
 from botorch_delay.domains.domain import Domain
 from botorch_delay.domains.finite import FiniteDomain
 from botorch_delay.exceptions import InputError, StorageError
@@ -163,8 +163,7 @@ def _domain(
 ) -> Domain:
     given = {name: config[name] for name in ("names", "log_dims")}
     if "space" in config:
-        given["names"] = columns = Columns.build(config["space"])
-        feasible = None if feasible is None else ParamsTest(columns, feasible)
+        given["names"] = Columns.build(config["space"])
     if key == "points":
         if feasible is not None:
             raise StorageError(
