@@ -86,7 +86,8 @@ def maximize(
     redraws = bool(domain.lists)
     for number in range(steps):
         if redraws and (number % 3 == 2 or len(domain.lists) == domain.dim):
-            ascent.redraw()
+            proposal = redraw(domain, ascent.X, generator)
+            ascent.take(domain.to_unit(proposal), proposal)
             continue
         if not ascent.climb(0.0 if redraws else enough):
             break
@@ -148,7 +149,7 @@ class _Ascent:
         proposal = self._domain.from_unit(moved)
         if self._listed is not None:
             proposal = torch.where(self._listed, self.X, proposal)
-        better, allowed, found_slope = self._take(moved, proposal)
+        better, allowed, found_slope = self.take(moved, proposal)
         move, bend = moved - V, slope - found_slope
         bent = (move * bend).sum(dim=1)
         to_top = move.square().sum(dim=1) / bent.clamp_min(tiny)
@@ -160,11 +161,7 @@ class _Ascent:
         self._blocked = blocked | ~allowed
         return True
 
-    def redraw(self) -> None:
-        proposal = redraw(self._domain, self.X, self._generator)
-        self._take(self._domain.to_unit(proposal), proposal)
-
-    def _take(self, moved: Tensor, proposal: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def take(self, moved: Tensor, proposal: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Accept the moves that gain; return which do, which are allowed, and the slopes found."""
         # Proposals are within bounds and lists of values by construction.
         allowed = torch.ones_like(self._blocked)
@@ -228,9 +225,9 @@ class BoundClimb:
             design = Posterior(kernel, design.data.at(rows))
         self._surrogate, self._answers, self._design = surrogate, answers, design
         self._factor = factor
-        self.cap = self._deviation(covariance(kernel, design.data.X, inputs))[0]
-        if not capped:
-            self.cap = torch.full_like(self.cap, torch.inf)
+        self.cap = inputs.new_full((len(inputs),), torch.inf)
+        if capped:
+            self.cap, _ = self._deviation(covariance(kernel, design.data.X, inputs))
 
     def __call__(self, X: Tensor) -> Tensor:
         return self.with_slope(X)[0]
