@@ -170,16 +170,17 @@ class DelayedGP(SingleTaskGP):
         """Our cache, emptied when hyperparameters or the tracking of their gradients change.
 
         "observed" holds L and L^-1 (y - m) of the answers, "fantasy" the fantasy model, "pending"
-        the result of :meth:`_given_answers` for all pending points or the first few of them.
+        the result of :meth:`_given_answers` for the first few of the pending points, perhaps none.
         """
         values, cache = self.__dict__["_stored"]
         # Compared as one tensor, so that a device is waited for only once.
         parts = [parameter.detach().flatten() for parameter in self.parameters()]
         current = torch.cat([self.train_targets.flatten()[:0], *parts])
         tracked = torch.is_grad_enabled() and propagate_grads.on()
-        same = values is not None and cache.get("tracked", False) is tracked
-        if not same or not torch.equal(values, current):
-            cache = {"tracked": tracked}
+        if values is None or cache["tracked"] is not tracked or not torch.equal(values, current):
+            empty = self.train_targets.new_empty
+            nothing = empty(0, len(self.train_targets)), empty(0, 0)
+            cache = {"tracked": tracked, "pending": nothing}
             self.__dict__["_stored"] = (current, cache)
         return cache
 
@@ -265,8 +266,7 @@ class DelayedGP(SingleTaskGP):
         x = validation.points(_as_rows(x), "x", self._raw_X)
         if len(x) != 1:
             raise InputError(f"x must be one point, got {len(x)}; call with_answer once for each.")
-        single = y.reshape(()) if isinstance(y, Tensor) and y.numel() == 1 else y
-        value = validation.real(single, "y")
+        value = validation.real(y, "y")
         self.eval()
         target = sent([[value]], self.train_targets)
         if hasattr(self, "outcome_transform"):
@@ -284,9 +284,7 @@ class DelayedGP(SingleTaskGP):
         self, X: Tensor, mvn: MultivariateNormal, observation_noise: bool | Tensor = False
     ) -> MultivariateNormal:
         """As BoTorch's, but if noise is known, future answers have the noise of pending points."""
-        if observation_noise is not True or not isinstance(
-            self.likelihood, FixedNoiseGaussianLikelihood
-        ):
+        if observation_noise is not True or not self._noise_is_known:
             return super()._apply_noise(X, mvn, observation_noise)
         noise = self._pending_noise().expand(mvn.batch_shape + mvn.event_shape)
         return self.likelihood(mvn, X, noise=noise)
@@ -306,8 +304,7 @@ class DelayedGP(SingleTaskGP):
         """
         self.eval()
         validation.observations(X, Y, self._raw_X)
-        known = isinstance(self.likelihood, FixedNoiseGaussianLikelihood)
-        if noise is None and known and self.train_targets.numel():
+        if noise is None and self._noise_is_known and self.train_targets.numel():
             noise = self._pending_noise().expand(Y.shape)
         return cast("DelayedGP", super().condition_on_observations(X, Y, noise=noise, **kwargs))
 
@@ -320,8 +317,7 @@ class DelayedGP(SingleTaskGP):
     ) -> DelayedGP:
         """As in BoTorch; known noise is that of pending points if ``observation_noise`` is None."""
         self.eval()  # first: in training mode the transforms used below would learn
-        known = isinstance(self.likelihood, FixedNoiseGaussianLikelihood)
-        if observation_noise is None and known:
+        if observation_noise is None and self._noise_is_known:
             observation_noise = self._pending_noise().reshape(1, 1)
         return super().fantasize(X, sampler, observation_noise, **kwargs)
 
@@ -359,7 +355,7 @@ class DelayedGP(SingleTaskGP):
         """
         factor, white = self._observed()
         cache = self._cache
-        rows, schur = self._known_pending(cache)
+        rows, schur = cache["pending"]
         if place >= len(schur):
             place = len(schur)
             P = torch.cat([self._X_pending[:place], x])
@@ -378,11 +374,6 @@ class DelayedGP(SingleTaskGP):
             pending=(rows, schur[others][:, others] - beside.outer(beside)),
         )
 
-    def _known_pending(self, cache: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-        """The cached result of :meth:`_given_answers`, for the first pending points; or empty."""
-        empty = self.train_targets.new_empty
-        return cache.get("pending") or (empty(0, len(self.train_targets)), empty(0, 0))
-
     def _given_answers(
         self, P: Tensor, factor: Factor, cache: Mapping[str, Any]
     ) -> tuple[Tensor, Tensor]:
@@ -390,7 +381,7 @@ class DelayedGP(SingleTaskGP):
 
         P, ``p x d``, are raw points, beginning with the pending points whose result is cached.
         """
-        rows, schur = self._known_pending(cache)
+        rows, schur = cache["pending"]
         known, points = len(schur), self.transform_inputs(P)
         if known < len(P):
             new = self._whitened_cross(factor, points[known:]).mT
@@ -438,6 +429,10 @@ class DelayedGP(SingleTaskGP):
             return self._original_train_inputs
         return self.train_inputs[0]
 
+    @property
+    def _noise_is_known(self) -> bool:
+        return isinstance(self.likelihood, FixedNoiseGaussianLikelihood)
+
     def _pending_noise(self) -> Tensor:
         """Noise variance of pending and future answers, shape 1, in the units of the targets."""
         if self._noise_var is not None:
@@ -472,13 +467,12 @@ class DelayedGP(SingleTaskGP):
             noise = torch.cat([noise, self._pending_noise().expand(len(X))])
         # Copied, since the constructor would check and convert everything again.
         shared = [self.train_inputs, self._train_targets, self._X_pending]
-        fixed = isinstance(self.likelihood, FixedNoiseGaussianLikelihood)
-        if fixed:
+        if self._noise_is_known:
             shared.append(self.likelihood)
         if type(self.mean_module) is ZeroMean:  # nothing to learn in it
             shared.append(self.mean_module)
         model = copy.deepcopy(self, {id(part): part for part in shared})
-        if fixed:
+        if self._noise_is_known:
             with _small_noise_is_kept():
                 model.likelihood = FixedNoiseGaussianLikelihood(noise.detach()).eval()
         model.train_inputs = (torch.cat([self._raw_X, X]),)
