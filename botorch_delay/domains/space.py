@@ -21,7 +21,14 @@ from botorch_delay.domains.domain import Domain
 from botorch_delay.domains.finite import FiniteDomain
 from botorch_delay.domains.parameters import Choice, Float, Int, Parameter
 from botorch_delay.domains.tables import read_table
-from botorch_delay.domains.values import as_number, as_records, distinct, is_number, value_of
+from botorch_delay.domains.values import (
+    as_number,
+    as_records,
+    distinct,
+    is_equal,
+    is_number,
+    value_of,
+)
 from botorch_delay.exceptions import InputError, InputTypeError
 
 MAX_ARMS = 1_000_000  # most points of a grid
@@ -297,7 +304,7 @@ def _rows(table: Any, given: Mapping[str, Parameter]) -> dict[str, dict[str, Any
                 f"All arms must have the same names, {list(first)}; {place} has {list(row)}."
             )
         rows[place] = {n: v.item() if isinstance(v, np.generic) else v for n, v in row.items()}
-        if gaps := [name for name, v in rows[place].items() if v is None or v != v]:
+        if gaps := [n for n, v in rows[place].items() if v is None or not is_equal(v, v)]:
             raise InputError(
                 f"Every arm needs a value for each name; {place} has no {gaps[0]}, got "
                 f"{row[gaps[0]]}."

@@ -115,7 +115,10 @@ def is_kept_by_files(value: Any) -> bool:
 
 def is_equal(one: Any, other: Any) -> bool:
     """Whether two values are equal, even of different types; but True and 1 are not."""
-    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
+    try:
+        return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
+    except (TypeError, ValueError):  # neither true nor false, as for arrays and ``pandas.NA``
+        return False
 
 
 def distinct(values: Iterable[Any]) -> list[Any]:

@@ -446,6 +446,8 @@ def test_a_domain_without_a_space_has_names_and_numbers():
         ({"n": 2.5}, "n must be a whole number, got 2.5"),
         ({"n": 4}, "n must be a whole number from 1 to 3, got 4"),
         ({"c": "z"}, r"c must be one of \['x', 'y'\], got 'z'"),
+        ({"c": pd.NA}, r"c must be one of \['x', 'y'\], got <NA>"),
+        ({"c": np.array([1, 2])}, r"c must be one of \['x', 'y'\], got array"),
         ([0.5, 1, "x"], "params must map each of"),
     ],
 )
@@ -531,6 +533,7 @@ def test_a_step_may_be_as_long_as_the_range_but_no_longer():
         (lambda: Space.arms([{"a": 1}, {"b": 1}]), InputError, "arm 1 has"),
         (lambda: Space.arms([{"a": 1}, {"a": None}]), InputError, "arm 1 has no a"),
         (lambda: Space.arms([{"a": 1.0}, {"a": math.nan}]), InputError, "arm 1 has no a"),
+        (lambda: Space.arms([{"a": 1.0}, {"a": pd.NA}]), InputError, "arm 1 has no a"),
         (
             lambda: Space.arms([{"a": 1}, {"a": 2}, {"a": 1}]),
             InputError,
