@@ -71,7 +71,8 @@ import contracts in ``pyproject.toml`` enforce this.
 * ``gp``: the Gaussian process.
 
   - Posteriors: ``posterior.Data`` holds answers averaged per point. ``posterior.Posterior`` is
-    exact at any point, ``candidates.CandidatePosterior`` is kept up to date on fixed candidates.
+    exact at any point, ``candidates.CandidatePosterior`` is kept up to date on fixed candidates
+    (few with many answers: from their ``candidate_covariance.CandidateCovariance``).
     ``averages.Averages`` keeps posteriors while answers come and go, or are drawn for pending
     points (``with_drawn_answers``); its sums are exact, so the order of answers does not matter.
   - Linear algebra: ``kernels.covariance``, and ``factor.Factor``, a Cholesky factor to which rows
