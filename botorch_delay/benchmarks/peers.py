@@ -76,7 +76,7 @@ PointOf = Callable[[Mapping[str, float]], tuple[Tensor, int | None]]
 
 def search_space(domain: Domain) -> tuple[dict[str, Parameter], PointOf]:
     """The parameters of a domain by name, and the function from their values to a point."""
-    if isinstance(domain, BoxDomain) and (domain.constraints or domain.feasible is not None):
+    if isinstance(domain, BoxDomain) and domain.is_constrained:
         raise NotSupportedError("Optimizers of other libraries cannot be given constraints.")
     low, high = domain.bounds
     allowed = [domain.allowed(dim) for dim in range(domain.dim)]

@@ -121,8 +121,7 @@ class _Ascent:
         self.step = torch.full_like(self.values, FIRST_STEP)
         self._blocked = torch.zeros_like(self.values, dtype=torch.bool)
         self._any_blocked = False
-        self._constrained = bool(domain.constraints) or domain.feasible is not None
-        self._edged = self._constrained or inside is not None
+        self._edged = domain.is_constrained or inside is not None
 
     def climb(self, enough: float) -> bool:
         """Try a step along the gradient from every point; False if it promises too little gain."""
@@ -165,7 +164,7 @@ class _Ascent:
         """Accept the moves that gain; return which do, which are allowed, and the slopes found."""
         # Proposals are within bounds and lists of values by construction.
         allowed = torch.ones_like(self._blocked)
-        if self._constrained:
+        if self._domain.is_constrained:
             allowed = self._domain.slack(proposal) >= 0.0
         if self._inside is not None:
             allowed = allowed & self._inside(proposal)

@@ -157,6 +157,11 @@ class BoxDomain(Domain):
         if found.status == 2:
             raise InputError("The constraints leave nothing of the box; relax one of them.")
 
+    @property
+    def is_constrained(self) -> bool:
+        """Whether there are constraints, or a test of feasibility."""
+        return bool(self.constraints) or self.feasible is not None
+
     def slack(self, X: Tensor) -> Tensor:
         """By how much points, ``n x d``, satisfy the constraints and ``feasible``: ``n``.
 
@@ -231,7 +236,7 @@ class BoxDomain(Domain):
         inside = torch.minimum(X - low, high - X).amin(dim=1) >= 0.0
         for dim, values in self.lists.items():
             inside &= torch.isin(X[:, dim], values)
-        if self.constraints or self.feasible is not None:
+        if self.is_constrained:
             inside &= self.slack(X) >= 0.0
         return inside
 

@@ -187,14 +187,14 @@ class BoxActiveSet(ActiveSet):
             sample, generator = pool, generator_for(self._seed, number)
             edge = torch.cat([corners(self.domain), snapped(self.domain, sample, generator)])
             pool = torch.cat([sample, edge[self._holds(edge)]])
-            if self.conditions or self.domain.constraints or self.domain.feasible:
+            if self.conditions or self.domain.is_constrained:
                 pool = torch.cat([pool, stretched(sample, self._holds, generator)])
         seed = self._seed + number
         return BoxDesign(surrogate, self.domain, self.keys, pool, self.inside, seed, picks)
 
     def check(self, surrogate: Surrogate, bounds: RoundBounds) -> None:
         super().check(surrogate, bounds)
-        if self.domain.constraints or self.domain.feasible is not None:
+        if self.domain.is_constrained:
             _ = self.pool
 
     def eliminate(
@@ -329,7 +329,7 @@ def quasi_random(domain: Domain, n: int, seed: int, batch: int) -> Tensor:
     If the box has constraints each batch is spread uniformly over the feasible part instead.
     """
     assert isinstance(domain, BoxDomain)
-    if domain.constraints or domain.feasible is not None:
+    if domain.is_constrained:
         return spread_points(domain, n, generator_for(seed, batch))
     engine = SobolEngine(domain.dim, scramble=True, seed=seed).fast_forward(batch * n)
     return domain.from_unit(sent(engine.draw(n, dtype=torch.double), domain.like))
