@@ -136,13 +136,17 @@ class Domain(ABC):
     @cached_property
     def is_discrete(self) -> bool:
         """Whether all columns have finitely many values."""
-        return all(self.allowed(column) is not None for column in range(self.dim))
+        # Finding the values in each column of a million points would take seconds.
+        is_finite = self.count is not None
+        return is_finite or all(self.allowed(dim) is not None for dim in range(self.dim))
 
     @cached_property
     def is_countable(self) -> bool:
         """Whether all columns have finitely many values or steps, so that points can recur."""
         stepped = self.columns.stepped
-        return all(self.allowed(dim) is not None or dim in stepped for dim in range(self.dim))
+        return self.is_discrete or all(
+            self.allowed(dim) is not None or dim in stepped for dim in range(self.dim)
+        )
 
     @abstractmethod
     def contains(self, X: Tensor) -> Tensor:

@@ -52,6 +52,13 @@ def test_columns_have_names_and_logarithms():
         FiniteDomain(scattered(5) - 0.5, log_dims=[0])
 
 
+def test_a_finite_set_is_discrete_whatever_its_columns_hold(monkeypatch):
+    monkeypatch.setattr(FiniteDomain, "allowed", None)  # slow for large sets
+    domain = FiniteDomain(scattered(10))
+    assert domain.is_discrete
+    assert domain.is_countable
+
+
 def test_fingerprints_tell_domains_apart():
     points = scattered(10)
     domain = FiniteDomain(points)
