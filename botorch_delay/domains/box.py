@@ -43,6 +43,7 @@ class BoxDomain(Domain):
     Attributes:
         lists: values of each discrete or categorical column, increasing, by column.
         discrete_dims, cat_dims, constraints, feasible: as above.
+        is_constrained: whether there are constraints, or a test of feasibility.
 
     Example:
         >>> bounds = torch.tensor([[1e-5, 16.0], [1e-1, 256.0]], dtype=torch.double)
@@ -95,6 +96,7 @@ class BoxDomain(Domain):
         if feasible is not None and self.columns.named:  # a partial, so that it can be pickled
             feasible = partial(are_feasible, self.columns, feasible)
         self.feasible: Callable[[Tensor], Tensor] | None = feasible
+        self.is_constrained = bool(self.constraints) or feasible is not None
         self._check_not_empty()
 
     def _check_values(self, lists: Any, name: str) -> dict[int, Tensor]:
@@ -156,11 +158,6 @@ class BoxDomain(Domain):
         )
         if found.status == 2:
             raise InputError("The constraints leave nothing of the box; relax one of them.")
-
-    @property
-    def is_constrained(self) -> bool:
-        """Whether there are constraints, or a test of feasibility."""
-        return bool(self.constraints) or self.feasible is not None
 
     def slack(self, X: Tensor) -> Tensor:
         """By how much points, ``n x d``, satisfy the constraints and ``feasible``: ``n``.

@@ -363,7 +363,8 @@ class Choice(Parameter):
         if any(isinstance(value, float) and math.isnan(value) for value in values):
             raise InputError(f"values must not contain NaN, got {values}.")
         if self.log and not (self._numeric and min(values) > 0):
-            raise InputError(f"log is for ordered numbers above 0, got {values}.")
+            need = "numbers above 0" if self.ordered else "ordered=True, and numbers above 0"
+            raise InputError(f"log=True needs {need}, got {values}.")
         if self._numeric:
             for value in values:
                 validation.real(value, "each of values")
