@@ -584,7 +584,7 @@ BAD_SPACES = {
     "crossed range": ("[parameters.a]\nlow = 2\nhigh = 1", "parameter a: low must not be above"),
     "one step": ("[parameters.a]\nlow = 1\nhigh = 2\nsteps = 1", "at least 2"),
     "log of zero": ("[parameters.a]\nlow = 0\nhigh = 2\nsteps = 3\nlog = true", "above 0"),
-    "log of words": ('[parameters.a]\nvalues = ["x", "y"]\nlog = true', "ordered numbers"),
+    "log of words": ('[parameters.a]\nvalues = ["x", "y"]\nlog = true', "needs ordered=True"),
     "log": ('[parameters.a]\nlow = 1\nhigh = 2\nlog = "yes"', "True or False"),
     "unit": ("[parameters.a]\nlow = 1\nhigh = 2\nunit = 3", "unit must be a string"),
     "round": ("[parameters.a]\nlow = 0.5\nhigh = 2\nround = 1", "round counts significant digits"),

@@ -57,11 +57,11 @@ def test_a_test_of_feasibility_is_asked():
     domain = box(feasible=lambda X: X[:, 3] > 0)
     X = domain.from_unit(scattered(100, 4))
     assert torch.equal(domain.contains(X), X[:, 3] > 0)
-    wrong = box(constraints=None)
-    wrong.feasible = lambda X: True
+    wrong = box(constraints=None, feasible=lambda X: True)
     with pytest.raises(InputTypeError, match="an entry per point"):
         wrong.contains(X)
-    wrong.feasible = lambda X: X[:, 3]  # a margin, which is above 0 and below it
+    # A margin, which is above 0 and below it.
+    wrong = box(constraints=None, feasible=lambda X: X[:, 3])
     with pytest.raises(InputTypeError, match=r"torch.float64. For a margin, return margin >= 0"):
         wrong.contains(X)
 
