@@ -62,9 +62,9 @@ import contracts in ``pyproject.toml`` enforce this.
   ``box_active_set.BoxActiveSet``.
 * ``confidence``: a ``bounds.Confidence`` turns ``bounds.Evidence`` into a ``bounds.HalfWidth``.
   ``bounds.RKHSConfidence`` is the proved one (Lemma 1, Theorem 1, and nets on boxes).
-  ``anytime.Ellipsoids`` gives bounds from all answers; ``anytime.Ellipsoid`` is a single ellipsoid,
-  kept up to date. ``guarantee.Guarantee`` is what users read; ``information.information_gain`` is
-  the paper's.
+  ``anytime.Ellipsoids`` gives bounds from all answers, at any points;
+  ``anytime.CandidateEllipsoids`` keeps them up to date at candidates. ``guarantee.Guarantee`` is
+  what users read; ``information.information_gain`` is the paper's.
 * ``design``: points where the deviation is largest. ``greedy.GreedyDesign`` works on finite sets,
   ``box.BoxDesign`` on boxes. ``ascent.lowest_of_largest`` breaks ties, and ``ascent.maximize``
   climbs an ``ascent.BoundClimb`` on a box.

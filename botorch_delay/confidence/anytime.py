@@ -77,8 +77,8 @@ from botorch_delay.history.answers import Answers
 _RATES = np.geomspace(0.01, 0.45, 24)
 _LOG_WEIGHTS = -0.5 * (np.log(_RATES / 0.12) / 0.9) ** 2
 _LOG_WEIGHTS -= np.logaddexp.reduce(_LOG_WEIGHTS)
-# Square roots of the ridges of ``Ellipsoid``, in units of noise_std: the first gives the tighter
-# bounds at points that were asked often, the second elsewhere.
+# Square roots of the ridges of ``CandidateEllipsoids``, in units of noise_std: the first gives the
+# tighter bounds at points that were asked often, the second elsewhere.
 KEPT_RIDGES = (1.0, 10.0)
 # The same for the upper bound that ``CertifyingUCB`` follows, tuned on draws with seeds from 1000.
 PLAYED_RIDGES = (2.5, 12.0)
@@ -258,7 +258,7 @@ def _most_answered(answers: Answers) -> Tensor:
     return torch.isin(answers.group, torch.from_numpy(seen[order]))
 
 
-class Ellipsoid:
+class CandidateEllipsoids:
     """Bounds on f, to be maximised, at fixed candidates, ``N x d``; answers can only tighten them.
 
     With probability ``1 - delta`` all hold at all times. ``refuted`` says whether the answers

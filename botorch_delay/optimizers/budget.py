@@ -7,9 +7,9 @@ round r, each charged at most
 
 where d_k is the distance of two points in the kernel's metric, and h_r the half-width from the
 greedy design of q_r points on the whole set: both are known before the first ask. Bounds U, L from
-all answers (:class:`Ellipsoid`) hold at all times at once, with probability 1 - delta / 4. An ask
-at x is billed min(D, max U - L(x)), a bound on its regret, and every bill is computed anew when the
-bounds tighten. The rule's point is asked if
+all answers (:class:`CandidateEllipsoids`) hold at all times at once, with a probability of
+1 - delta / 4. An ask at x is billed min(D, max U - L(x)), a bound on its regret, and every bill is
+computed anew when the bounds tighten. The rule's point is asked if
 
     bills so far + its bill + what BPE-Delay may still cost - W <= F B;
 
@@ -51,7 +51,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.confidence.anytime import Ellipsoid
+from botorch_delay.confidence.anytime import CandidateEllipsoids
 from botorch_delay.confidence.bounds import Evidence
 from botorch_delay.confidence.guarantee import BudgetTerms
 from botorch_delay.design.greedy import greedy_max_variance
@@ -105,18 +105,19 @@ class Budget(TrialObserver):
     def _restart(self) -> None:
         """Compute the bounds from scratch, from the answers in the order of their asks."""
         kernel, points = self._surrogate.covar_module, self._config.domain.like
-        self._ellipsoid = Ellipsoid(kernel, points, *self._constants, self._config.delta / 4.0)
+        delta = self._config.delta / 4.0
+        self._bounds = CandidateEllipsoids(kernel, points, *self._constants, delta)
         self._told: list[tuple[int, float, int]] = []  # answers not yet in the bounds
         for trial in self._ledger.answered():
             self.settled(trial)
 
     @property
-    def bounds(self) -> Ellipsoid:
+    def bounds(self) -> CandidateEllipsoids:
         """Bounds on f at every point, from all answers in the order in which they came."""
         for row, y, ask in self._told:
-            self._ellipsoid.tell(row, y, ask)
+            self._bounds.tell(row, y, ask)
         self._told = []
-        return self._ellipsoid
+        return self._bounds
 
     def terms(self) -> BudgetTerms:
         """The terms of the claim, with what has been spent so far."""

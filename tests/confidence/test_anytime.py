@@ -10,7 +10,12 @@ from oracle import kernel_function
 from scipy import stats
 
 from botorch_delay.confidence import anytime
-from botorch_delay.confidence.anytime import KEPT_RIDGES, Ellipsoid, Ellipsoids, noise_energy
+from botorch_delay.confidence.anytime import (
+    KEPT_RIDGES,
+    CandidateEllipsoids,
+    Ellipsoids,
+    noise_energy,
+)
 from botorch_delay.gp.kernels import covariance
 from botorch_delay.history.answers import Answers
 
@@ -101,7 +106,7 @@ def test_it_is_the_dense_formula():
     k, X = kernel_function(KERNEL), POINTS.numpy()
     rows = [3, 40, 3, 77, 12, 3, 40, 140]
     values = (1.0 + 0.3 * normal(8)).tolist()
-    bounds = Ellipsoid(KERNEL, POINTS, 2.0, STD, DELTA)
+    bounds = CandidateEllipsoids(KERNEL, POINTS, 2.0, STD, DELTA)
     lower, upper = -2.0 * np.ones(150), 2.0 * np.ones(150)
     for number, (row, y) in enumerate(zip(rows, values, strict=True)):
         bounds.tell(row, y, asks=2 * number + 1)  # every second ask has no answer
@@ -128,7 +133,7 @@ def play(seed, divide, asks=120):
     weights = torch.randn(15, generator=g, dtype=torch.double)
     f = covariance(KERNEL, POINTS, centres) @ weights
     norm = (weights @ covariance(KERNEL, centres, centres) @ weights).sqrt().item()
-    bounds = Ellipsoid(KERNEL, POINTS, norm / divide, STD / divide, DELTA)
+    bounds = CandidateEllipsoids(KERNEL, POINTS, norm / divide, STD / divide, DELTA)
     for ask in range(1, asks + 1):
         row = int(bounds.upper.argmax())
         noise = STD * torch.randn((), generator=g, dtype=torch.double).item()
@@ -147,7 +152,7 @@ def test_bounds_hold_for_points_and_missing_answers_chosen_against_them():
 
 
 def test_answers_that_no_such_function_could_give_are_noticed():
-    bounds = Ellipsoid(KERNEL, POINTS, 0.1, 0.01, DELTA)
+    bounds = CandidateEllipsoids(KERNEL, POINTS, 0.1, 0.01, DELTA)
     before = bounds.upper.clone()
     bounds.tell(0, 50.0, 1)
     assert bounds.refuted
@@ -160,7 +165,7 @@ def test_nearly_exact_answers_never_give_an_empty_interval(dtype):
     kernel = se(0.3).to(dtype)
     f = covariance(KERNEL, POINTS, POINTS[:1]).squeeze(1)
     std = 1e-3 if dtype is torch.float else 1e-6
-    bounds = Ellipsoid(kernel, X, 1.0, std, DELTA)
+    bounds = CandidateEllipsoids(kernel, X, 1.0, std, DELTA)
     for ask in range(60):
         bounds.tell(ask, f[ask].item(), ask + 1)
     assert not bounds.refuted
