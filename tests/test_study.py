@@ -809,6 +809,17 @@ def test_a_table_with_a_choice_of_none_is_read_again(tmp_path):
     assert [opt.domain.params(own.x) for own in fresh.attached] == [t.params for t in opt.trials]
 
 
+def test_a_table_with_names_that_end_in_spaces_or_are_columns_is_read_again(tmp_path):
+    space = bd.Space({" a": bd.Int(1, 9), "a": bd.Int(1, 9), "state ": bd.Int(1, 9)})
+    opt = bd.RandomOptimizer(space)
+    for trial in opt.ask(5):
+        opt.tell(trial, float(trial.id))
+    write_results(opt, tmp_path / "results.csv")
+    fresh = bd.RandomOptimizer(space)
+    assert import_results(fresh, tmp_path / "results.csv") == (0, 5, 0)
+    assert [space.domain.params(own.x) for own in fresh.attached] == [t.params for t in opt.trials]
+
+
 def test_a_value_too_large_to_compute_with_takes_no_other_row_along(tmp_path):
     opt = bd.RandomOptimizer(bd.Space(t=bd.Choice([20, 30])))
     path = tmp_path / "results.csv"

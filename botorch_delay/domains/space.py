@@ -189,12 +189,8 @@ def _merged(
         raise InputError(f"Parameter {min(both)!r} is given twice; choose one.")
     merged = first | dict(named)
     for name, parameter in merged.items():
-        # Tables of results are read without the spaces at the ends of their header's cells.
-        if not isinstance(name, str) or not name or name != name.strip():
-            raise InputError(
-                "names must be strings that are not empty and have no spaces at their ends, got "
-                f"{name!r}."
-            )
+        if not isinstance(name, str) or not name.strip():
+            raise InputError(f"names must be strings that are not empty, got {name!r}.")
         if not isinstance(parameter, Float | Int | Choice):
             raise InputTypeError(
                 f"Parameter {name!r} must be a Float, an Int or a Choice, got "

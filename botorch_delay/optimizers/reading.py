@@ -458,8 +458,8 @@ def table_columns(domain: Domain) -> dict[str, str]:
     taken = {*TABLE_COLUMNS, *domain.columns.parameters}
     found = {}
     for name in domain.columns.parameters:
-        column = name
-        if name in TABLE_COLUMNS:
+        column = name.strip()  # as the header of a table is read
+        if column != name or name in TABLE_COLUMNS:
             while column in taken:
                 column = f"parameter {column}"
             taken.add(column)
