@@ -236,6 +236,13 @@ class Float(_Number):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.step is not None and self.low < self.high:
+            largest = max(abs(self.low), abs(self.high))
+            if self.step < (least := float(f"1e{math.floor(math.log10(largest)) - 14}")):
+                raise InputError(
+                    f"step must be at least {least:g}, as values of size {largest:g} are kept to "
+                    f"15 digits; got {self.step}."
+                )
         if self.round is None:
             return
         object.__setattr__(self, "round", validation.whole(self.round, "round", 1))

@@ -502,6 +502,7 @@ def test_a_step_may_be_as_long_as_the_range_but_no_longer():
         (lambda: Choice([{1: "a"}]), InputTypeError, "strings as keys.* got {1: 'a'}"),
         (lambda: Choice([{"tuple": [1]}]), InputTypeError, "got {'tuple': "),
         (lambda: Choice([{"a": 1, "b": 2}, {"b": 2, "a": 1}]), InputError, "must differ"),
+        (lambda: Float(1e6, 2e6, step=7e-10), InputError, r"at least 1e-08, .* size 2e\+06"),
         (lambda: Float(0, 1e300, step=1e-20), InputError, "step must be larger for high - low"),
         (lambda: Space({}), InputError, "nothing to search"),
         (lambda: Space(a=Choice([1])), InputError, "nothing to search"),
