@@ -18,7 +18,7 @@ record of this run (``record_of``) ``run.past_result(number, params, value)``. W
 state is FAILED, or ABANDONED if the point is free again. An abandoned trial may still end in
 another way. Every process then counts it as abandoned first if the record of an ask says so: that
 of an ask made meanwhile by a process that knew of it. A value counts once its trial is completed;
-if the engine changes it later, that counts only after a restart. ``optimizer``, ``recommend`` and
+if the engine changes it later, make a new run. ``optimizer``, ``recommend`` and
 ``guarantee`` are as of the last ``take_in``. Numbers increase in the order of creation, and trials
 in ``run.ended`` need not be handed over again. If ``run.replica.trial(number)`` is not None, the
 trial has its point already: use its record. If the engine could not keep a record, call

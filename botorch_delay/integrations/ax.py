@@ -81,7 +81,8 @@ class DelayGenerationNode(Readable, ExternalGenerationNode):
     without data for the objective stays pending until these come, and its round waits. Data of
     trials that were stopped early are not used. Regions where more trials failed or were stopped
     early than completed are avoided while there are others. Arms of other nodes, or attached by
-    hand, are used once their trials are complete, and do not count towards the horizon.
+    hand, are used once their trials are complete, and until then are not pending; they do not count
+    towards the horizon.
 
     The record of each ask is kept in the metadata of its generator run, so that a node of this name
     can continue from an experiment alone. Ax's JSON rounds data to ten decimals, so after a reload
@@ -140,7 +141,11 @@ class DelayGenerationNode(Readable, ExternalGenerationNode):
         limit = int(super().new_trial_limit(raise_generation_errors=raise_generation_errors))
         if self._settings.horizon is None:
             return limit
-        left = max(self._settings.horizon - len(self.trials_from_node), 0)
+        strategy, asked = self._generation_strategy, 0
+        if strategy is not None and strategy._experiment is not None:
+            run = self._synced()  # another node of this name may have had another horizon
+            asked = len(run.optimizer.trials) - len(run.open)
+        left = max(self._settings.horizon - asked, 0)
         return left if limit == -1 else min(limit, left)
 
     def update_generator_state(self, experiment: Experiment, data: Data) -> None:
@@ -169,8 +174,8 @@ class DelayGenerationNode(Readable, ExternalGenerationNode):
         except HorizonError as error:
             raise GenerationStrategyCompleted(
                 f"All arms of the horizon, {self._settings.horizon}, have been generated. To go "
-                "on, set a generation strategy whose node has a larger horizon, or none; it uses "
-                "the results so far."
+                "on, set a generation strategy whose node has another horizon, which counts "
+                "further arms only, or none; it uses the results so far."
             ) from error
         except EmptyDomainError as error:
             if run.optimizer.pending:
@@ -196,7 +201,8 @@ class DelayGenerationNode(Readable, ExternalGenerationNode):
 
     def _update(self, experiment: Experiment, data: Data) -> _ExperimentRun:
         run = self._run
-        if run is None or run.experiment is not experiment or run.goal != _goal(experiment):
+        is_other = run is None or run.experiment is not experiment or run.goal != _goal(experiment)
+        if run is None or is_other or run.was_corrected(data):  # a run's values must not change
             run = self._run = _ExperimentRun(self.name, experiment, self._settings)
         run.take_in(run.past(data))
         return run
@@ -241,15 +247,26 @@ class _ExperimentRun(EngineRun):
         self.open: list[int] = []  # numbers of asks that have no trial yet, increasing
         # The record of the last ask, until it is put into its generator run.
         self.record: dict[str, Any] | None = None
+        self._used: dict[tuple[int, str], tuple[float, float]] = {}
 
     def params(self, x: Tensor) -> dict[str, Any]:
         return {name: self._kinds[name].cast(v) for name, v in self.domain.params(x).items()}
 
-    def past(self, data: Data) -> Iterator[PastTrial | None]:
-        """All arms of the experiment that are new or may have changed."""
+    def was_corrected(self, data: Data) -> bool:
+        """Whether data that were used have changed since."""
+        rows = self._rows(data)
+        # As text, since NaN, for an unknown standard error, does not equal itself.
+        return any(str(rows.get(place, row)) != str(row) for place, row in self._used.items())
+
+    def _rows(self, data: Data) -> dict[tuple[int, str], tuple[float, float]]:
+        """Mean and standard error of the metric, by the numbers of trials and names of arms."""
         frame = data.df[data.df["metric_name"] == self._metric]
         columns = (frame[name].tolist() for name in ("trial_index", "arm_name", "mean", "sem"))
-        rows = {(index, arm): (mean, sem) for index, arm, mean, sem in zip(*columns, strict=True)}
+        return {(index, arm): (mean, sem) for index, arm, mean, sem in zip(*columns, strict=True)}
+
+    def past(self, data: Data) -> Iterator[PastTrial | None]:
+        """All arms of the experiment that are new or may have changed."""
+        rows = self._rows(data)
         for trial, place, arm, generated in _arms(self.experiment):
             state = _STATES.get(trial.status, TrialState.RUNNING)
             stopped = trial.status is TrialStatus.EARLY_STOPPED
@@ -268,7 +285,7 @@ class _ExperimentRun(EngineRun):
                 if row is None:
                     state = TrialState.RUNNING
                 else:
-                    value, sem = row
+                    value, sem = self._used[trial.index, arm.name] = row
                     noise_var = sem**2 if math.isfinite(sem) and sem > 0.0 else None
             if record is not None:
                 reason = PRUNED if stopped else trial.status_reason or ""

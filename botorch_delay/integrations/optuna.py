@@ -7,7 +7,6 @@ are read from the study's storage, so that every process that opens the study se
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,15 +15,12 @@ from typing import Any, ClassVar
 
 from botorch_delay import validation
 from botorch_delay.confidence.guarantee import Guarantee
-from botorch_delay.domains.parameters import Choice, Float, Int
 from botorch_delay.domains.space import Space
 from botorch_delay.exceptions import (
     EmptyDomainError,
     HorizonError,
     InputError,
-    InputTypeError,
     NoAnswerError,
-    NotSupportedError,
 )
 from botorch_delay.history.point_status import PRUNED
 from botorch_delay.history.trials import TrialState
@@ -34,17 +30,23 @@ from botorch_delay.optimizers.replica import PastTrial
 
 try:
     import optuna
-    from optuna.distributions import (
-        BaseDistribution,
-        CategoricalDistribution,
-        FloatDistribution,
-        IntDistribution,
-    )
+    from optuna.distributions import BaseDistribution
     from optuna.samplers import BaseSampler, TPESampler
-    from optuna.search_space import IntersectionSearchSpace, intersection_search_space
+    from optuna.search_space import IntersectionSearchSpace
     from optuna.study import Study
     from optuna.trial import FrozenTrial
     from optuna.trial import TrialState as Theirs
+
+    from botorch_delay.integrations.optuna_space import (
+        NEVER_SUGGESTED,
+        NONE_SHARED,
+        as_parameter,
+        checked_space,
+        shared_by_all,
+        space_warning,
+        usable,
+        varying_in,
+    )
 except ImportError as error:
     raise validation.missing("optuna", "DelaySampler needs Optuna") from error
 
@@ -56,27 +58,6 @@ ATTRIBUTE = "botorch_delay"  # the system attribute with the record of a trial's
 MAX_ATTEMPTS = 10  # tries to choose a point that no other process has just taken
 MAX_RUNS = 8  # optimizers that a sampler keeps, one per study and search space
 _now = datetime.now  # as Optuna stores times: local, without a zone
-ENOUGH_TRIALS = 10  # completed trials before a warning of a parameter that none of them has
-
-NONE_SHARED = (
-    "No parameter with more than one value is in all completed trials, so TPE chooses each on its "
-    "own; if you do not want that, pass search_space to DelaySampler."
-)
-SEVERAL_RANGES = (
-    "The completed trials have different ranges of {0}, each of which TPE chooses on its own from "
-    "now on. To choose them with the others, pass search_space with the present ranges to "
-    "DelaySampler; results outside of them still count."
-)
-NOT_IN_ALL = (
-    "Not all completed trials have {0}, so TPE chooses it on its own. To choose it together "
-    "with the others, pass search_space to DelaySampler, which may name conditional parameters as "
-    "well."
-)
-NEVER_SUGGESTED = (
-    "No completed trial has {0} of search_space. If the objective suggests it only under "
-    "conditions, it may still come; otherwise use the objective's names in search_space, as TPE "
-    "chooses each parameter that is not in it on its own."
-)
 
 
 class DelaySampler(BaseSampler):
@@ -131,7 +112,7 @@ class DelaySampler(BaseSampler):
         self._stale_after = (
             None if stale_after is None else validation.positive(stale_after, "stale_after")
         )
-        self._search_space = None if search_space is None else _check_space(search_space)
+        self._search_space = None if search_space is None else checked_space(search_space)
         self._cache = _Cache()
 
     def infer_relative_search_space(
@@ -140,28 +121,13 @@ class DelaySampler(BaseSampler):
         """The parameters that are chosen together, with their distributions."""
         study = _checked(study)
         with self._cache.lock:
-            space, place = dict(self._find_space(study)), (study._storage, study._study_id)
-            if place not in self._cache.warned and (warning := self._warning(study, space)):
+            space, place = self._find_space(study), (study._storage, study._study_id)
+            completed, given = usable(study), self._search_space is not None
+            unwarned = place not in self._cache.warned
+            if unwarned and (warning := space_warning(completed, space, given=given)):
                 self._cache.warned.add(place)
                 logger.warning("%s", warning)
             return space
-
-    def _warning(self, study: Study, space: Mapping[str, BaseDistribution]) -> str | None:
-        """A warning about the search space once there are results; None if there is no need."""
-        if not (completed := _completed(study)):
-            return None
-        if self._search_space is not None:
-            unseen = space.keys() - {name for trial in completed for name in trial.distributions}
-            if not unseen or len(completed) < ENOUGH_TRIALS:
-                return None
-            return NEVER_SUGGESTED.format(", ".join(sorted(unseen)))
-        left_out = sorted(_varying(completed[-1].distributions).keys() - space.keys())
-        in_all = [name for name in left_out if all(name in t.distributions for t in completed)]
-        if in_all:
-            return SEVERAL_RANGES.format(", ".join(in_all))
-        if not space:
-            return NONE_SHARED
-        return NOT_IN_ALL.format(", ".join(left_out)) if left_out else None
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
@@ -173,7 +139,7 @@ class DelaySampler(BaseSampler):
             EmptyDomainError: if every point has failed.
         """
         study = _checked(study)
-        varying = _varying(search_space)
+        varying = varying_in(search_space)
         brought = varying.keys() & trial.params.keys()  # as of a retried trial
         if brought or not varying or "fixed_params" in trial.system_attrs:
             return {}
@@ -183,8 +149,8 @@ class DelaySampler(BaseSampler):
             except HorizonError as error:
                 raise HorizonError(
                     f"All trials of the horizon, {self._settings.horizon}, have been asked for. To "
-                    "go on, give the study a sampler with a larger horizon, or with none; it uses "
-                    "the results so far."
+                    "go on, give the study a sampler with another horizon, which counts further "
+                    "trials only, or with none; it uses the results so far."
                 ) from error
 
     def sample_independent(
@@ -222,7 +188,7 @@ class DelaySampler(BaseSampler):
         """
         run = self._synced(study)
         names = run.domain.columns.parameters
-        if (completed := _completed(study)) and not any(names & t.params.keys() for t in completed):
+        if (completed := usable(study)) and not any(names & t.params.keys() for t in completed):
             raise NoAnswerError(NEVER_SUGGESTED.format(", ".join(names)))
         if not completed:
             raise NoAnswerError("No trial of this study has completed yet; recommend() needs one.")
@@ -237,15 +203,9 @@ class DelaySampler(BaseSampler):
 
     def _find_space(self, study: Study) -> dict[str, BaseDistribution]:
         if self._search_space is not None:
-            return self._search_space
+            return dict(self._search_space)
         place = (study._storage, study._study_id)
-        found = self._cache.spaces.setdefault(place, IntersectionSearchSpace()).calculate(study)
-        completed = study.get_trials(deepcopy=False, states=(Theirs.COMPLETE,))
-        if len(used := _completed(study)) < len(completed):
-            found = intersection_search_space(used)
-        if not found:
-            found = {} if used else _union(study.get_trials(deepcopy=False))
-        return _varying(found)
+        return shared_by_all(study, self._cache.spaces.setdefault(place, IntersectionSearchSpace()))
 
     def _run(self, study: Study, distributions: Mapping[str, BaseDistribution]) -> _StudyRun:
         place = (study._storage, study._study_id, repr(distributions))
@@ -264,7 +224,7 @@ class DelaySampler(BaseSampler):
             space = self._find_space(study)
             if not space:
                 none_yet = "No trial of the study has parameters yet."
-                raise NoAnswerError(NONE_SHARED if _completed(study) else none_yet)
+                raise NoAnswerError(NONE_SHARED if usable(study) else none_yet)
             run = self._run(study, space)
             run.sync(study.get_trials(deepcopy=False))
             return run
@@ -298,7 +258,7 @@ class _StudyRun(EngineRun):
         settings: Settings,
         stale_after: float | None,
     ) -> None:
-        space = Space({name: _parameter(name, d) for name, d in distributions.items()})
+        space = Space({name: as_parameter(name, d) for name, d in distributions.items()})
         maximize = study.direction == optuna.study.StudyDirection.MAXIMIZE
         super().__init__(study.study_name, space, settings, maximize)
         self._study = study
@@ -334,7 +294,7 @@ class _StudyRun(EngineRun):
                 for other in others
                 if other.number not in lost
                 and other.state is Theirs.RUNNING
-                and (self._record(other) or {}).get("x") == record["x"]
+                and self._running_at(other) == record["x"]
             ]
             asked = {n: self.replica.trial(n) for n in twins}  # as far as the optimizer knows
             news = [n for n, own in asked.items() if own is None or own.x.tolist() != record["x"]]
@@ -342,8 +302,10 @@ class _StudyRun(EngineRun):
                 break  # no other claims it, or only claimed points are left
             if news:
                 # The twins may choose again too, from the same data. So each skips a different
-                # number of points, and never returns to a point that it gave up.
-                skip += sum(twin < number for twin in news)
+                # number of points, and never returns to a point that it gave up. Those that were
+                # not asked here keep their points.
+                foreign = {other.number for other in others if self._record(other) is None}
+                skip += sum(twin < number or twin in foreign for twin in news)
             else:  # points may be left, but too few to pass over some for the others
                 skip, ahead = 0, False
             self.replica.forget(number)
@@ -394,9 +356,22 @@ class _StudyRun(EngineRun):
         if suggested and suggested.items() <= asked.items():
             yield self.past_ask(record, TrialState.COMPLETED, value)
             return
+        if not suggested:  # the value says nothing about the point
+            yield self.past_ask(record, TrialState.ABANDONED)
+            return
         yield self.past_ask(record, TrialState.FAILED, reason="other values were evaluated")
-        if suggested:
-            yield self.past_result(-1 - trial.number, asked | suggested, value)
+        yield self.past_result(-1 - trial.number, asked | suggested, value)
+
+    def _running_at(self, trial: FrozenTrial) -> list[float] | None:
+        """The numbers of a running trial's point, which need not have been asked here, if known."""
+        if (record := self._record(trial)) is not None:
+            return list(record["x"])
+        params = trial.system_attrs.get("fixed_params", {}) | trial.params
+        try:
+            own = {name: params[name] for name in self.domain.columns.parameters}
+            return self.domain.point(own).tolist()
+        except (InputError, LookupError):
+            return None
 
     def _record(self, trial: FrozenTrial) -> Mapping[str, Any] | None:
         """The record of a trial that was asked here."""
@@ -431,43 +406,6 @@ def _asking_before(trial: FrozenTrial, trials: Sequence[FrozenTrial], lost: set[
     )
 
 
-def _parameter(name: str, distribution: BaseDistribution) -> Float | Int | Choice:
-    if not isinstance(distribution, FloatDistribution | IntDistribution | CategoricalDistribution):
-        raise NotSupportedError(
-            f"Parameter {name!r} has a {type(distribution).__name__}; DelaySampler takes float, "
-            "int and categorical distributions."
-        )
-    try:
-        if isinstance(distribution, CategoricalDistribution):
-            return Choice(distribution.choices)
-        kind: Any = Int if isinstance(distribution, IntDistribution) else Float
-        return kind(**{key: getattr(distribution, key) for key in ("low", "high", "log", "step")})
-    except InputError as error:
-        raise type(error)(f"Parameter {name!r}: {error}") from error
-
-
-def _completed(study: Study) -> list[FrozenTrial]:
-    """The completed trials whose value can be used: it must be finite."""
-    completed = study.get_trials(deepcopy=False, states=(Theirs.COMPLETE,))
-    return [trial for trial in completed if math.isfinite(trial.values[0])]
-
-
-def _varying(search_space: Mapping[str, BaseDistribution]) -> dict[str, BaseDistribution]:
-    """The parameters with more than one value, sorted by name."""
-    return {name: d for name, d in sorted(search_space.items()) if not d.single()}
-
-
-def _union(trials: Iterable[FrozenTrial]) -> dict[str, BaseDistribution]:
-    """The parameters that some trial has, without those whose distributions differ."""
-    found: dict[str, BaseDistribution] = {}
-    disputed: set[str] = set()
-    for trial in trials:
-        for name, distribution in trial.distributions.items():
-            if found.setdefault(name, distribution) != distribution:
-                disputed.add(name)
-    return {name: d for name, d in found.items() if name not in disputed}
-
-
 def _checked(study: Study) -> Study:
     """The whole study, as Hyperband shows samplers one bracket only; it must have one objective.
 
@@ -480,15 +418,3 @@ def _checked(study: Study) -> Study:
             "one of Optuna's samplers for several, or combine the objectives to one value."
         )
     return study
-
-
-def _check_space(search_space: Any) -> dict[str, BaseDistribution]:
-    if not isinstance(search_space, Mapping) or not all(
-        isinstance(name, str) and isinstance(distribution, BaseDistribution)
-        for name, distribution in search_space.items()
-    ):
-        raise InputTypeError(
-            "search_space must map names to distributions, as in "
-            "{'x': optuna.distributions.FloatDistribution(0, 1)}."
-        )
-    return _varying(search_space)

@@ -141,6 +141,32 @@ def test_running_and_abandoned_trials_are_pending_and_failed_ones_are_not():
     assert opt.trials[0].value == loss(arms(client)[0])
 
 
+def test_corrected_data_count_at_once(tmp_path):
+    client = make_client(DelayGenerationNode(horizon=40))
+    client.get_next_trials(max_trials=3)
+    for index, value in enumerate([0.25, 0.5, 4.0]):
+        client.complete_trial(index, raw_data={"loss": value})
+    node = node_of(client)
+    assert node.recommend(tried=True) == arms(client)[0]
+    client.attach_data(2, raw_data={"loss": (0.125, 0.0)})
+    client.get_next_trials(max_trials=1)
+    assert [trial.value for trial in node.optimizer.trials] == [0.25, 0.5, 0.125, None]
+    assert node.recommend(tried=True) == arms(client)[2]
+    again = node_of(reloaded(client, tmp_path))
+    assert [trial.value for trial in again.optimizer.trials] == [0.25, 0.5, 0.125, None]
+    optimizer = node.optimizer
+    client.get_next_trials(max_trials=1)
+    assert node.optimizer is optimizer  # nothing has changed since
+
+
+def test_a_new_horizon_counts_further_arms():
+    client = make_client(DelayGenerationNode(horizon=2))
+    for index in client.get_next_trials(max_trials=4):
+        complete(client, index)
+    client.set_generation_strategy(GenerationStrategy(nodes=[DelayGenerationNode(horizon=5)]))
+    assert [len(client.get_next_trials(max_trials=4)) for _ in range(2)] == [4, 1]
+
+
 @pytest.mark.parametrize("ended", ["stopped early", "without data"])
 def test_arms_whose_trials_ended_without_an_answer_are_not_suggested_again_and_again(ended):
     client, asked = make_client(DelayGenerationNode(), LINE), []

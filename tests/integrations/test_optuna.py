@@ -679,6 +679,33 @@ def test_what_was_evaluated_in_the_place_of_the_asked_values_is_a_result():
     assert failed[0].reason == "other values were evaluated"
 
 
+def test_trials_without_any_parameter_of_the_search_space_are_not_failures():
+    def objective(trial):
+        if trial.suggest_categorical("model", ["svm", "forest"]) == "svm":
+            return 1.0
+        return 1.0 - 0.1 * trial.suggest_int("depth", 1, 4)
+
+    study = make_study(DelaySampler(search_space={"depth": IntDistribution(1, 4)}, **GIVEN))
+    study.optimize(objective, 24)
+    optimizer = study.sampler.optimizer(study)
+    without = sum("depth" not in trial.params for trial in study.trials)
+    states = [trial.state for trial in optimizer.trials]
+    assert states.count(bd.TrialState.ABANDONED) == without > 3
+    assert bd.TrialState.FAILED not in states
+    assert study.best_params == {"model": "forest", "depth": 4}
+
+
+def test_points_of_running_enqueued_trials_are_not_asked_while_others_are_left():
+    space = {"kind": CategoricalDistribution(["a", "b"]), "n": IntDistribution(1, 2)}
+    for seed in range(3):
+        study = make_study(DelaySampler(search_space=space, seed=seed))
+        for kind in "ab":
+            study.enqueue_trial({"kind": kind, "n": 1})
+        asked = [study.ask(space).params for _ in range(4)]
+        assert [params["n"] for params in asked] == [1, 1, 2, 2]
+        assert asked[2] != asked[3]
+
+
 def test_a_pruned_point_is_not_asked_for_ever():
     def objective(trial):
         if trial.suggest_float("x", 0, 1) > 0.5:
@@ -708,11 +735,26 @@ def test_a_parameter_that_cannot_be_translated_is_named():
         study.optimize(lambda trial: float(trial.suggest_int("number", 0, 2**62)), 1)
 
 
+def test_a_search_space_with_another_range_is_told(caplog):
+    study = make_study(DelaySampler(search_space={"rate": FloatDistribution(-5, -1)}))
+    study.optimize(lambda trial: trial.suggest_float("rate", 0.0, 0.1), 12)
+    assert caplog.text.count("No completed trial has the range of rate that search_space") == 1
+
+
+def test_constraints_are_ignored_with_a_word(caplog):
+    study = make_study(DelaySampler(search_space=PLANE))
+    for _ in range(3):
+        trial = study.ask(PLANE)
+        study._storage.set_trial_system_attr(trial._trial_id, "constraints", [1.0])
+        study.tell(trial, height(trial.params))
+    assert caplog.text.count("Optuna's constraints are ignored") == 1
+
+
 def test_a_parameter_that_comes_later_is_told(caplog):
     study = make_study(DelaySampler())
     study.optimize(lambda trial: trial.suggest_float("x", 0, 1), 3)
     study.optimize(lambda t: t.suggest_float("x", 0, 1) + t.suggest_float("y", 0, 1), 3)
-    assert caplog.text.count("Not all completed trials have y, so TPE chooses it") == 1
+    assert caplog.text.count("Not all completed trials have y; TPE chooses each") == 1
 
 
 def test_a_trial_whose_result_cannot_be_used_does_not_restrict_the_search_space():
