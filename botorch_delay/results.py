@@ -7,12 +7,14 @@ import math
 import shutil
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.domains.domain import Domain
@@ -20,7 +22,7 @@ from botorch_delay.domains.parameters import Choice
 from botorch_delay.domains.tables import read_table
 from botorch_delay.domains.values import as_number, text_of, value_of, with_point
 from botorch_delay.exceptions import InputError, warn
-from botorch_delay.history.trials import Attached, Trial
+from botorch_delay.history.trials import Attached, Trial, TrialState
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.reading import TABLE_COLUMNS, table_columns
 
@@ -28,7 +30,7 @@ __all__ = ["import_results", "params_of", "read_number", "write_results"]
 
 MAX_LISTED = 8  # lines with errors that a message shows
 _FORMULAS = ("=", "+", "-", "@")  # a cell that begins so is run as a formula by spreadsheets
-_WITHOUT_VALUE = ("running", "failed", "abandoned")
+_WITHOUT_VALUE = ("", "running", "failed", "abandoned")
 
 
 def read_number(text: str, what: str, *, comma: bool = False) -> float:
@@ -131,20 +133,22 @@ def _cell(value: Any) -> Any:
 def import_results(optimizer: Optimizer, path: Path) -> tuple[int, int, int]:
     """Take all results in a CSV file, or none; returns how many were told, attached, and known.
 
-    Its header must have a column for each parameter and one for the value; others are ignored.
+    Its header must have a column for each parameter and one for the value. Of others ``trial``,
+    ``state``, ``told_at`` and ``noise_var`` are used, as ``write_results`` writes them.
     Separators are commas, semicolons or tabs; with the latter two, numbers may have decimal commas.
-    A row that ``write_results`` wrote for a running trial is told if its settings are unchanged and
-    the trial still runs; others are attached. Trials without a value are skipped. So are results
-    that the study has, or had before they were detached or corrected, as often as they occur there.
+    A row with the number and the settings of a running trial is told as its answer, unless it shows
+    (by its state or ``told_at``) that it is of another; all others are attached. Trials without a
+    value are skipped. So are results that the study has, or had before they were detached or
+    corrected, as often as they occur there.
     """
     found = _read_results(optimizer, Path(path))
-    for said in found.moved:
+    for said in found.warnings:
         warn(said, UserWarning)
     if found.attached:
-        params, values = zip(*found.attached, strict=True)
-        optimizer.attach(list(params), list(values))
-    for number, value in found.told.items():
-        optimizer.tell(number, value)
+        rows = found.attached
+        optimizer.attach([row.params for row in rows], [row.value for row in rows])
+    for number, row in found.told.items():
+        optimizer.tell(number, row.value, row.noise_var)
     return len(found.told), len(found.attached), found.known
 
 
@@ -152,68 +156,133 @@ class _Results(NamedTuple):
     """What was read from a table.
 
     Attributes:
-        told: values of running trials, by number.
-        attached: parameters and values of other results that the study does not have.
+        told: rows of running trials, by number.
+        attached: rows of other results that the study does not have.
         known: how many results the study has already.
         lines: numbers of the lines with results that the study does not have.
-        moved: warnings about rows with the number of a running trial, but other settings.
+        warnings: what the user may have meant otherwise.
     """
 
-    told: dict[int, float]
-    attached: list[tuple[dict[str, Any], float]]
+    told: dict[int, _Row]
+    attached: list[_Row]
     known: int
     lines: list[int]
-    moved: list[str]
+    warnings: list[str]
+
+
+class _Row(NamedTuple):
+    """A row of a table with a result; cells that it lacks are empty."""
+
+    line: int
+    params: dict[str, Any]
+    x: Tensor
+    value: float
+    noise_var: float | None
+    state: str
+    told_at: str
 
 
 def _read_results(optimizer: Optimizer, path: Path) -> _Results:
     domain, columns = optimizer.domain, table_columns(optimizer.domain)
-    trials = {str(trial.id): trial for trial in optimizer.trials}
+    trials = {trial.id: trial for trial in optimizer.trials}
     has: list[Trial | Attached] = [*trials.values(), *optimizer.attached, *optimizer.detached]
     there = Counter((*own.x.tolist(), own.value) for own in has)
     there.update((*t.x.tolist(), said.value) for t in trials.values() for said in t.corrections)
-    told: dict[int, float] = {}
-    new: list[tuple[dict[str, Any], float]] = []
-    known, lines, wrong, moved = 0, [], [], []
+    told: dict[int, _Row] = {}
+    new: list[_Row] = []
+    known, lines, wrong, warnings, empty = 0, [], [], [], []
     rows, comma = _rows(path, [*columns.values(), "value"])
     for line, cells in rows:
         if not cells["value"].strip() and cells.get("state", "").strip() in _WITHOUT_VALUE:
+            empty += [] if cells.get("state", "").strip() else [line]
             continue
         try:
-            params = {n: _value(domain, n, cells[c], comma=comma) for n, c in columns.items()}
-            x = domain.point(params, outside=True)
-            domain.check_logarithms(x.unsqueeze(0), "settings")
-            number = read_number(cells["value"], "value", comma=comma)
-            value = validation.answer(number, domain.like, "value")
+            row = _read_row(optimizer, columns, line, cells, comma=comma)
         except InputError as error:
             wrong.append(f"line {line}: {error}")
             continue
-        trial = trials.get(cells.get("trial", "").strip())
-        runs = trial and trial.state.value == cells.get("state", "").strip() == "running"
-        if trial and domain.words(trial.x) == domain.words(x):
-            x = trial.x  # a spreadsheet may have rounded the settings, and the value
+        number = as_number(cells.get("trial", ""))  # pandas turns numbers beside gaps into 2.0
+        trial = None if number is None else trials.get(number)  # type: ignore[call-overload]
+        same = trial is not None and domain.words(trial.x) == domain.words(row.x)
+        if trial and same:  # a spreadsheet may have rounded the settings, and the value
             own = [trial.value, *(said.value for said in trial.corrections)]
-            alike = [v for v in own if v is not None and math.isclose(v, value, rel_tol=1e-6)]
-            value = alike[0] if alike else value
-            if runs and trial.id not in told:
-                told[trial.id] = value
+            alike = [v for v in own if v is not None and math.isclose(v, row.value, rel_tol=1e-6)]
+            row = row._replace(x=trial.x, value=alike[0] if alike else row.value)
+            if _is_answer(row, trial) and trial.id not in told:
+                told[trial.id] = row
                 lines.append(line)
                 continue
-        there[key := (*x.tolist(), value)] -= 1
-        if there[key] < 0:
-            new.append((params, value))
-            lines.append(line)
-            if trial and runs and domain.words(trial.x) != domain.words(x):
-                moved.append(
-                    f"line {line}: trial {trial.id} still runs, with {domain.words(trial.x)}; this "
-                    f"row has {domain.words(x)}, so it counts as another result."
-                )
-        else:
+        there[key := (*row.x.tolist(), row.value)] -= 1
+        if there[key] >= 0:
             known += 1
+            continue
+        new.append(row)
+        lines.append(line)
+        if trial and (said := _doubt(row, trial, domain, same=same)):
+            warnings.append(f"line {line}: {said}")
     if wrong:
-        more = f" and {len(wrong) - MAX_LISTED} more" if len(wrong) > MAX_LISTED else ""
-        raise InputError(f"{path}, nothing was taken. {' '.join(wrong[:MAX_LISTED])}{more}")
-    return _Results(told, new, known, lines, moved)
+        raise InputError(f"{path}, nothing was taken. {_listed(wrong, ' ')}")
+    if empty:
+        warnings.append(f"Lines without a value were left out: {_listed(empty, ', ')}.")
+    if unused := [row.line for row in new if row.noise_var is not None]:
+        warnings.append(
+            "Attached results have no noise_var of their own, so that of these lines was not used: "
+            f"{_listed(unused, ', ')}."
+        )
+    return _Results(told, new, known, lines, warnings)
+
+
+def _read_row(
+    optimizer: Optimizer,
+    columns: Mapping[str, str],
+    line: int,
+    cells: Mapping[str, str],
+    *,
+    comma: bool,
+) -> _Row:
+    """A row with a value, checked; ``columns`` are those of the parameters."""
+    domain = optimizer.domain
+    params = {n: _value(domain, n, cells[c], comma=comma) for n, c in columns.items()}
+    x = domain.point(params, outside=True)
+    domain.check_logarithms(x.unsqueeze(0), "settings")
+    number = read_number(cells["value"], "value", comma=comma)
+    value, noise_var = validation.answer(number, domain.like, "value"), None
+    if (text := cells.get("noise_var", "").strip()) and not optimizer.exact:
+        noise_var = read_number(text, "noise_var", comma=comma)
+        noise_var = validation.noise_variance(noise_var, "noise_var", domain.like)
+    state, told_at = (cells.get(name, "").strip() for name in ("state", "told_at"))
+    return _Row(line, params, x, value, noise_var, state, told_at)
+
+
+def _is_answer(row: _Row, trial: Trial) -> bool:
+    """Whether a row with a trial's number and settings is its answer, and not another result.
+
+    Another study with the same seed may have asked the same: its finished trials show when.
+    """
+    was_open = not row.told_at and row.state not in ("attached", "failed", "abandoned")
+    return trial.state is TrialState.RUNNING and was_open
+
+
+def _doubt(row: _Row, trial: Trial, domain: Domain, *, same: bool) -> str | None:
+    """A warning about a row that is attached although it has a trial's number, if there is need."""
+    if _is_answer(row, trial) and not same:
+        return (
+            f"trial {trial.id} still runs, with {domain.words(trial.x)}; this row has "
+            f"{domain.words(row.x)}, so it counts as another result."
+        )
+    if same and trial.told_at and row.told_at == _cell(datetime.fromtimestamp(trial.told_at, UTC)):
+        found = "failed" if trial.value is None else f"has {trial.value} already"
+        return (
+            f"trial {trial.id} {found}, so {row.value} counts as another result; to replace it, "
+            f"detach that, and run botorch-delay correct STUDY {trial.id} {row.value}."
+        )
+    return None
+
+
+def _listed(found: Sequence[Any], between: str) -> str:
+    """The first of several findings as text, and how many more there are."""
+    more = f" and {len(found) - MAX_LISTED} more" if len(found) > MAX_LISTED else ""
+    return between.join(map(str, found[:MAX_LISTED])) + more
 
 
 def _rows(path: Path, needed: Sequence[str]) -> tuple[list[tuple[int, dict[str, str]]], bool]:

@@ -1,3 +1,4 @@
+import contextlib
 import csv
 import json
 import math
@@ -175,7 +176,7 @@ def test_tables_of_spreadsheets_are_read(study, tmp_path):
         ("temperature,dose,dose,value\n20,1,1,1", ["'dose' once"]),
         ("temperature,dose,value\n20,1,1,1", ["line 2: expected 3 cells, got 4"]),
         (
-            "temperature,dose,value\n20,1,1\n30,x,2\n30,1,\n30,-1,2",
+            "temperature,dose,value\n20,1,1\n30,x,2\n30,1,y\n30,-1,2",
             [
                 *("nothing was taken", "line 3: dose must be a number, got 'x'"),
                 *("line 4: value", "line 5", "above 0"),
@@ -921,6 +922,51 @@ def test_results_filled_in_for_running_trials_are_told(study, tmp_path):
     assert out == "4 results attached\n"
     assert len(said) == 1
     assert [trial.id for trial in bd.load("other.db").pending] == [2, 3]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda row: row | {"trial": f"{row['trial']}.0"},  # as pandas writes it beside a gap
+        lambda row: row | {"state": "done" if row["value"] else "running"},
+        lambda row: {k: v for k, v in row.items() if k in ("trial", "dose", "value")},
+    ],
+)
+def test_filled_in_rows_are_told_in_whatever_form_they_come_back(tmp_path, change):
+    opt = bd.RandomOptimizer(bd.Space(dose=bd.Float(0, 1)))
+    opt.ask(2)
+    opt.attach({"dose": 0.5}, 9.0)
+    path, filled = tmp_path / "out.csv", tmp_path / "filled.csv"
+    write_results(opt, path)
+    rows = list(csv.DictReader(path.read_text().splitlines()))
+    rows[1] = rows[1] | {"value": "2.5", "noise_var": "0.25"}
+    rows = [change(row) if row["trial"] else row for row in rows[:2]]
+    lines = [",".join(rows[0]), *(",".join(row.values()) for row in rows)]
+    filled.write_text("\n".join(lines))
+    expected = "Lines without a value were left out: 2" if len(rows[0]) == 3 else None
+    with pytest.warns(UserWarning, match=expected) if expected else contextlib.nullcontext():
+        assert import_results(opt, filled) == (1, 0, 0)
+    assert [trial.value for trial in opt.trials] == [None, 2.5]
+    assert opt.trials[1].noise_var == (None if expected else 0.25)
+
+
+def test_a_row_that_may_be_meant_as_a_correction_is_warned_of(tmp_path):
+    opt = bd.RandomOptimizer(bd.Space(dose=bd.Float(0, 1)))
+    opt.ask(2)
+    opt.tell(0, 1.25, 0.5)
+    opt.mark_failed(1)
+    path = tmp_path / "out.csv"
+    write_results(opt, path)
+    rows = list(csv.DictReader(path.read_text().splitlines()))
+    rows[0]["value"], rows[1]["value"] = "1.5", "7"
+    path.write_text("\n".join([",".join(rows[0]), *(",".join(row.values()) for row in rows)]))
+    with pytest.warns(UserWarning, match="result|noise_var") as caught:
+        assert import_results(opt, path) == (0, 2, 0)
+    said = [str(each.message) for each in caught]
+    assert said[0].startswith("line 2: trial 0 has 1.25 already, so 1.5 counts as another result")
+    assert said[1].startswith("line 3: trial 1 failed, so 7.0 counts as another result")
+    assert said[2].endswith("so that of these lines was not used: 2.")
+    assert import_results(opt, path) == (0, 0, 2)  # once is enough
 
 
 def test_what_was_taken_back_or_corrected_is_not_imported_again(tmp_path):

@@ -16,6 +16,7 @@ import multiprocessing
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -32,6 +33,7 @@ from botorch_delay.history.trials import Ledger
 
 APPLICATION_ID = 0x42444C59  # "BDLY"
 BUSY_SECONDS = 10.0  # for which one attempt to read or write waits for a locked file
+POLL_SECONDS = 0.005  # between two looks whether another process has ended its transaction
 LONGEST_LOCK = 120.0  # seconds for which a run keeps trying to save to a locked file
 
 _SCHEMA = {
@@ -408,10 +410,32 @@ def _transaction(file: Path, verb: str, *, create: bool = False) -> Iterator[sql
         db = _connect(f"{file.resolve().as_uri()}?mode={'rwc' if create else 'rw'}")
     with closing(db):
         with _errors(file, verb):
-            db.execute("BEGIN IMMEDIATE" if verb == "write" else "BEGIN")
+            if verb == "write":
+                _begin_to_write(db)
+            else:
+                db.execute("BEGIN")
         yield db
         with _errors(file, verb):
             db.execute("COMMIT")
+
+
+def _begin_to_write(db: sqlite3.Connection) -> None:
+    """Begin once no other process writes, or raise as SQLite does after ``BUSY_SECONDS``.
+
+    SQLite itself looks ten times a second, too seldom where several processes take turns.
+    """
+    db.execute("PRAGMA busy_timeout = 0")
+    patience = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            db.execute("BEGIN IMMEDIATE")
+            break
+        except sqlite3.OperationalError as error:
+            is_busy = error.sqlite_errorcode == sqlite3.SQLITE_BUSY
+            if not is_busy or time.monotonic() > patience:
+                raise
+        time.sleep(POLL_SECONDS)
+    db.execute(f"PRAGMA busy_timeout = {round(1000 * BUSY_SECONDS)}")
 
 
 @contextmanager
