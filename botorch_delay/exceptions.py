@@ -81,6 +81,10 @@ class OutlierWarning(BotorchWarning, UserWarning):
     """An answer may be a mistake, as others speak against it; it was accepted."""
 
 
+class RefutedWarning(BotorchWarning, UserWarning):
+    """The answers contradict the constants of a claim, so nothing is claimed any more."""
+
+
 class FitWarning(BotorchWarning, RuntimeWarning):
     """Hyperparameters could not be fitted; the last good ones are kept."""
 

@@ -197,13 +197,13 @@ def column(value: Any, name: str, like: Tensor) -> Tensor:
 
 def outputs(value: Any, name: str, like: Tensor) -> Tensor:
     """As :func:`column`, but of shape ``n x 1``, as BoTorch's models take values."""
-    flat = column(value, name, like)
-    if value.dim() != 2:
+    tensor(value, name)
+    if value.shape != (len(like), 1):
+        advice = "; add the output dimension with .unsqueeze(-1)" if value.dim() == 1 else ""
         raise InputError(
-            f"{name} must have shape {len(like)} x 1, got {tuple(value.shape)}; "
-            "add the output dimension with .unsqueeze(-1)."
+            f"{name} must have shape {len(like)} x 1, got {tuple(value.shape)}{advice}."
         )
-    return flat.unsqueeze(-1)
+    return column(value, name, like).unsqueeze(-1)
 
 
 def points(value: Any, name: str, like: Tensor) -> Tensor:
@@ -273,11 +273,12 @@ def tensor(value: Any, name: str) -> None:
             f"{name} must be a torch.Tensor, got {type(value).__name__}; make one with "
             f"torch.as_tensor({name}, dtype=torch.double)."
         )
-    odd = value.is_nested or value.is_quantized or value.layout is not torch.strided
-    if odd or value.device.type == "meta":
+    if value.device.type == "meta":
+        raise InputTypeError(f"{name} must be a tensor with values, got one on the meta device.")
+    if value.is_nested or value.is_quantized or value.layout is not torch.strided:
         raise InputTypeError(
-            f"{name} must be a dense tensor with values, got one of layout {value.layout} and "
-            f"dtype {value.dtype} on {value.device}; make it dense with .to_dense()."
+            f"{name} must be a dense tensor, got one of layout {value.layout} and dtype "
+            f"{value.dtype}; make it dense with .to_dense()."
         )
 
 

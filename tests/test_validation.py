@@ -134,5 +134,5 @@ def test_what_to_install_is_what_the_package_declares():
     ids=["sparse", "meta"],
 )
 def test_tensors_without_plain_numbers_are_refused(odd):
-    with pytest.raises(InputTypeError, match="points must be a dense tensor with values"):
+    with pytest.raises(InputTypeError, match=r"points must be a .*tensor.*, got one o"):
         bd.FiniteDomain(odd)

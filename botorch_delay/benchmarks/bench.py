@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,11 +46,13 @@ class Results:
         runs: a row per run, in the order of the registries: problem, delay, method and seed; the
             measures; the share of asks that repeat a pending point; seconds per ask and tell.
         made: dates and versions of packages with which the runs were made.
+        missing: how many runs of the suite failed or lack a package; the report says why.
     """
 
     folder: Path
     runs: pd.DataFrame = field(repr=False)
     made: list[str] = field(repr=False)
+    missing: int = 0
 
     @property
     def report(self) -> Path:
@@ -59,11 +61,13 @@ class Results:
 
     def __str__(self) -> str:
         counted = f"{len(self.runs):,} runs"
+        if self.missing:
+            counted += f"; {self.missing:,} of the suite are missing, the report says why"
         return "\n".join(["", *comparison(self.runs), "", counted, str(self.report)])
 
 
 def bench(
-    suite: Suite, folder: Path, *, workers: int | None = None, progress: bool = True
+    suite: Suite, folder: str | Path, *, workers: int | None = None, progress: bool = True
 ) -> Results:
     """Simulate a suite, or resume an earlier call, and write a table and a report.
 
@@ -83,11 +87,12 @@ def bench(
             or holds something else, all runs failed, or a registered object cannot be pickled.
         RunError: if a worker process dies; finished runs are kept.
     """
+    folder = Path(folder)
     wanted, lacking = run_suite(suite, folder, workers=workers, progress=progress)
     results = read_results(folder)
     done = results.runs[[*Cell._fields]].itertuples(index=False, name=None)
-    missing = len(set(wanted) - set(done))
-    results.report.write_text("\n".join(_report(results, suite, missing, lacking)))
+    results = replace(results, missing=len(set(wanted) - set(done)))
+    results.report.write_text("\n".join(_report(results, suite, lacking)))
     return results
 
 
@@ -258,9 +263,11 @@ def number(value: float, *, sign: bool = False) -> str:
     return f"{value:{'+' if sign else ''}{style}}"
 
 
-def _report(results: Results, suite: Suite, missing: int, lacking: Sequence[str]) -> list[str]:
+def _report(results: Results, suite: Suite, lacking: Sequence[str]) -> list[str]:
     """The lines of the report, in Markdown."""
-    runs = results.runs
+    runs, missing, kinds = results.runs, results.missing, ""
+    if any(name.endswith(("-exact", "-box")) and name in PROBLEMS for name in runs["problem"]):
+        kinds = " `-exact` boxes have no noise, `-box` ones noise of 5 % of the spread of values."
     done = f"{len(runs):,} runs"
     if missing:
         done += f"; **{missing:,} runs of the suite are missing**, what follows is from the others"
@@ -288,8 +295,7 @@ def _report(results: Results, suite: Suite, missing: int, lacking: Sequence[str]
         f"neither is decided (open, as with fewer than {ENOUGH_SEEDS} seeds), and the geometric "
         "mean over cells of the ratio of its mean regret to the other's on common seeds, with a "
         f"{LEVEL:.0%} bootstrap interval over seeds, and the median cell: **below 1 it has less "
-        f"regret**. A cell counts as a ratio of at least {SMALLEST:g}. `-exact` boxes have no "
-        "noise, `-box` ones noise of 5 % of the spread of the values.",
+        f"regret**. A cell counts as a ratio of at least {SMALLEST:g}.{kinds}",
         "",
         *comparison(runs),
         "",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -15,7 +15,8 @@ from botorch_delay import validation
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.domain import Domain
 from botorch_delay.domains.finite import FiniteDomain
-from botorch_delay.exceptions import InputError
+from botorch_delay.domains.space import Space, as_domain
+from botorch_delay.exceptions import InputError, InputTypeError
 
 SPREAD_POINTS = 4096  # points of a box, to estimate the spread of values
 
@@ -77,7 +78,7 @@ class FiniteProblem(Problem):
     """A function known at every point of a finite set, observed with Gaussian noise.
 
     Args:
-        points: ``N x d``, or a finite domain with names, logarithms and categories.
+        points: ``N x d``, or a finite domain or space with names, logarithms and categories.
         values: f without noise at every point, ``N`` or ``N x 1``.
         noise_std: standard deviation of the noise, at least 0, in units of the values.
         covar_module: a kernel that fits f, if known.
@@ -88,14 +89,18 @@ class FiniteProblem(Problem):
 
     def __init__(
         self,
-        points: Tensor | FiniteDomain,
+        points: Tensor | FiniteDomain | Space,
         values: Tensor,
         noise_std: float,
         *,
         covar_module: Kernel | None = None,
         norm: float | None = None,
     ) -> None:
-        self.domain = points if isinstance(points, FiniteDomain) else FiniteDomain(points)
+        domain = FiniteDomain(points) if isinstance(points, Tensor) else as_domain(points)
+        expected = "N x d numbers, a FiniteDomain, or a space made by grid or arms"
+        validation.instance(domain, FiniteDomain, "points", expected)
+        assert isinstance(domain, FiniteDomain)
+        self.domain = domain
         self.values = validation.column(values, "values", self.points)
         self.noise_std = validation.nonnegative(noise_std, "noise_std")
         self.covar_module = covar_module
@@ -139,7 +144,7 @@ class BoxProblem(Problem):
     """A function on a box with a known maximum, observed with Gaussian noise; kernels are learned.
 
     Args:
-        domain: the box.
+        domain: the box, or a space that is one.
         function: f without noise, ``n x d`` to ``n``, to be maximised.
         highest: its maximum.
         noise_share: the noise's standard deviation as a share of that of f over the box, at
@@ -152,23 +157,41 @@ class BoxProblem(Problem):
 
     def __init__(
         self,
-        domain: BoxDomain,
+        domain: BoxDomain | Space,
         function: Callable[[Tensor], Tensor],
         highest: float,
         noise_share: float,
         *,
         spread: tuple[float, float] | None = None,
     ) -> None:
-        self.domain = domain
+        box = as_domain(domain)
+        expected = "a BoxDomain, or a space that is one; FiniteProblem takes lists of points"
+        validation.instance(box, BoxDomain, "domain", expected)
+        assert isinstance(box, BoxDomain)
+        self.domain = box
         self.function = function
         self.highest = validation.real(highest, "highest")
-        self.lowest, std = spread or self._spread()
+        if spread is None:
+            spread = self._spread()
+        elif not isinstance(spread, Sequence) or len(spread) != 2:
+            raise InputTypeError(
+                f"spread must be two numbers, the smallest value of f and its standard deviation, "
+                f"got {spread!r}."
+            )
+        self.lowest, std = (validation.real(number, "each of spread") for number in spread)
         self.noise_std = validation.nonnegative(noise_share, "noise_share") * std
 
     def _spread(self) -> tuple[float, float]:
         sobol = SobolEngine(self.domain.dim, scramble=True, seed=0)
         unit = sobol.draw(SPREAD_POINTS, dtype=torch.double).to(self.domain.like)
         values = self.function(self.domain.from_unit(unit))
+        shape = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+        if shape != (len(unit),) or not bool(values.isfinite().all()):
+            got = f"{shape}" if shape != (len(unit),) else "nan or inf"
+            raise InputError(
+                f"function must return a finite value for each point, n x {self.domain.dim} to n; "
+                f"got {got} for n = {len(unit)}."
+            )
         if values.max() > self.highest + 1e-6 * values.std():
             raise InputError(
                 f"highest must be the maximum of f, got {self.highest}; f reaches "

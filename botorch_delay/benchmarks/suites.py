@@ -245,8 +245,10 @@ def _simulated(
             fault = future.exception()
             if isinstance(fault, BrokenProcessPool):
                 raise RunError(
-                    f"A worker process died: {fault}. Every run that was done is kept; the same "
-                    "command goes on from there."
+                    f"A worker process died: {str(fault).rstrip('.')}. Every run that was done is "
+                    "kept; the same command goes on from there. In a script, put what it calls "
+                    'under if __name__ == "__main__", as workers import the script, or pass '
+                    "workers=1."
                 ) from fault
             yield futures[future], fault if isinstance(fault, Exception) else future.result()
 

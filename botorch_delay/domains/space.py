@@ -300,7 +300,8 @@ def _rows(table: Any, given: Mapping[str, Parameter]) -> dict[str, dict[str, Any
                 f"All arms must have the same names, {list(first)}; {place} has {list(row)}."
             )
         rows[place] = {n: v.item() if isinstance(v, np.generic) else v for n, v in row.items()}
-        if gaps := [n for n, v in rows[place].items() if v is None or not is_equal(v, v)]:
+        gaps = [n for n, v in rows[place].items() if v is None or not is_equal(v, v)]
+        if gaps := [n for n in gaps if None not in getattr(given.get(n), "values", ())]:
             raise InputError(
                 f"Every arm needs a value for each name; {place} has no {gaps[0]}, got "
                 f"{row[gaps[0]]}."

@@ -110,6 +110,8 @@ def check_kernel(covar_module: Any, like: Tensor) -> Kernel:
         with torch.no_grad():
             # All points: some kernels overflow far out. GPyTorch checks the column count here.
             prior = covar_module(like, diag=True)
+            # GPyTorch's AdditiveStructureKernel fails at as many points as columns.
+            covar_module(like[:1].expand(like.shape[1], -1), diag=True)
             values = covariance(covar_module, like[:1], like[:1])
             kinds = {prior.dtype, values.dtype}
     except Exception as error:

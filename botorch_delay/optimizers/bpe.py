@@ -23,7 +23,13 @@ from botorch_delay.domains.space import Space, as_domain
 from botorch_delay.elimination.active_set import ActiveSet, FiniteActiveSet
 from botorch_delay.elimination.open_round import NO_SLOT, WAITING_SLOT
 from botorch_delay.elimination.rounds import GeometricRounds, HorizonRounds, RoundRecord
-from botorch_delay.exceptions import EmptyDomainError, InputError, NotSupportedError
+from botorch_delay.exceptions import (
+    EmptyDomainError,
+    InputError,
+    NotSupportedError,
+    RefutedWarning,
+    warn,
+)
 from botorch_delay.gp.surrogate import Learned
 from botorch_delay.history.events import Event
 from botorch_delay.history.point_status import row_of
@@ -40,6 +46,12 @@ from botorch_delay.optimizers.maximizer import Maximizer
 from botorch_delay.optimizers.recommendation import REFUTED
 from botorch_delay.optimizers.round_sequence import RoundSequence
 from botorch_delay.optimizers.run import exclusive
+
+CONTRADICTED = (
+    "The answers contradict norm_bound and noise_std: nothing is claimed any more, and the best "
+    "point may have been ruled out. One of the two is too small, the kernel is wrong, or values "
+    "are far from 0, where the prior mean is (subtract a typical value from all). See guarantee."
+)
 
 
 class BPEDelayOptimizer(Optimizer):
@@ -156,6 +168,7 @@ class BPEDelayOptimizer(Optimizer):
         self._maximizer = Maximizer(*shared) if config.rule else None
         self._budget = Budget(config, self._ledger, self._rounds) if config.budget_factor else None
         self._audit = Audit(config, self._ledger, self._rounds, self._budget)
+        self._warned = False  # that the answers contradict the constants of a claim
         model = None if self._maximizer is None else self._maximizer.model
         audit = self._audit if config.proves else None
         every = self._feasibility, self._rounds, model, audit, self._budget
@@ -399,6 +412,9 @@ class BPEDelayOptimizer(Optimizer):
     def _decide_after_settled(self, trial: Trial) -> None:
         if (tested := self._audit.test()) is not None:
             self._happen("tested", data=tested)
+        if not self._warned and self._config.proves and self._audit.is_refuted:
+            self._warned = True
+            warn(CONTRADICTED, RefutedWarning)
         if len(self._ledger) == self.horizon and not any(
             self._rounds.of(running) for running in self._ledger.running()
         ):

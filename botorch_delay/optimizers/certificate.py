@@ -117,9 +117,10 @@ class Certificate:
             head = f"Nothing is certified: norm_bound is {self.norm_bound:.4g}, and {needed}. "
             head += "It assumed:"
         else:
+            gap = f", the recommended point is within {self.gap:.4g} of the best"
             head = (
                 f"Certified {sure}: the regret of the {self.asks} asks so far is at most "
-                f"{self.regret:.4g}, the recommended point is within {self.gap:.4g} of the best. "
+                f"{self.regret:.4g}{'' if self.recommended is None else gap}. "
                 f"The answers need a norm of at least {self.norm_at_least:.4g}; "
                 f"norm_bound is {self.norm_bound:.4g}. It assumes:"
             )

@@ -416,7 +416,10 @@ class BotorchRule(Rule):
         return made
 
     def __repr__(self) -> str:
-        options = "".join(f", {key}={value!r}" for key, value in self.options.items())
+        options = ""
+        for key, value in self.options.items():
+            is_tensor = isinstance(value, Tensor)
+            options += f", {key}={f'<{tuple(value.shape)}>' if is_tensor else repr(value)}"
         return f"BotorchRule({self.name}{options})"
 
 

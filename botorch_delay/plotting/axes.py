@@ -136,6 +136,9 @@ def best_so_far(optimizer: Optimizer, values: Tensor) -> Tensor:
 
 
 def legend_below(ax: Any, columns: int, **options: Any) -> None:
-    """A legend under the axes."""
-    options |= {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14)}
+    """A legend under the axes and the labels below them, which must have been set."""
+    box = ax.xaxis.get_tightbbox()
+    lowest = ax.transAxes.inverted().transform(box.get_points())[0, 1]
+    # A layout that makes room for the legend makes the axes smaller, and so the labels larger.
+    options |= {"loc": "upper center", "bbox_to_anchor": (0.5, min(-0.14, 1.2 * lowest))}
     ax.legend(ncol=columns, frameon=False, **options)

@@ -99,12 +99,12 @@ def plot_active_set(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axe
         at = _plane(columns, optimizer.recommend().x.unsqueeze(0))
         star: dict[str, Any] = {"s": 160, "marker": "*", "edgecolor": "black"}
         handles.append(ax.scatter(*at, color=ORANGE, label="recommended", **star))
-    legend_below(ax, columns=3, handles=handles)
     columns[0].label(ax.xaxis)
     if domain.dim == 2:
         columns[1].label(ax.yaxis)
     else:
         ax.set_yticks([])
+    legend_below(ax, columns=3, handles=handles)
     return ax
 
 

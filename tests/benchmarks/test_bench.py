@@ -248,6 +248,7 @@ def test_a_run_that_fails_does_not_end_the_others(workers, tmp_path, monkeypatch
     suite = replace(TINY, problems=("se-0.02",), delays=("none",), methods=("mine", "random"))
     done = bench(suite, tmp_path / "out", workers=workers, progress=False)
     assert len(done.runs) == 3
+    assert "3 runs; 1 of the suite are missing, the report says why" in str(done)
     text = done.report.read_text()
     assert "1 runs of the suite are missing" in text
     assert "se-0.02 none mine 1: RunError: The library of a peer fell over." in text
@@ -321,8 +322,9 @@ def test_what_a_user_adds_is_compared(tmp_path, monkeypatch):
     suite = replace(
         TINY, problems=("mine", "se-0.02"), delays=("mine",), methods=("mine",), seeds=(0,)
     )
-    results = bench(suite, tmp_path / "out", workers=1, progress=False)
+    results = bench(suite, str(tmp_path / "out"), workers=1, progress=False)
     assert len(results.runs) == 2
+    assert "## mine (your own)" in results.report.read_text()
     assert "random search again" in results.report.read_text()  # with nothing to compare it with
     monkeypatch.delitem(METHODS, "mine")
     # Runs of a method that is no longer registered are still reported.

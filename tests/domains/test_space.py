@@ -701,3 +701,14 @@ def test_data_frames_are_points_and_series_their_values():
     twice = pd.DataFrame([[0.5, 0.5]], columns=["a", "a"])
     with pytest.raises(InputError, match="columns of a table must have distinct names"):
         opt.attach(twice, [1.0])
+
+
+def test_none_is_found_again_in_tables_of_pandas():
+    space = Space(depth=Choice([None, 4]), kind=Choice([None, "x"]))
+    table = pd.DataFrame({"depth": [None, 4], "kind": [pd.NA, "x"]})
+    points = space.domain.points_of(table, "X")
+    assert space.domain.table(points) == [{"depth": None, "kind": None}, {"depth": 4, "kind": "x"}]
+    arms = Space.arms(table, **space.parameters)
+    assert arms.domain.table(arms.domain.points) == space.domain.table(points)
+    with pytest.raises(InputError, match=r"arm 0 has no depth, got nan"):
+        Space.arms(table, kind=space.parameters["kind"])

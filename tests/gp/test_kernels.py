@@ -6,6 +6,7 @@ import torch
 from cases import KERNELS, scattered, se, with_values
 from gpytorch.constraints import GreaterThan, Interval, LessThan
 from gpytorch.kernels import (
+    AdditiveStructureKernel,
     ConstantKernel,
     CosineKernel,
     Kernel,
@@ -71,6 +72,13 @@ def test_covariance_on_a_device_is_that_on_the_cpu(name, most, monkeypatch):
         (slope,) = torch.autograd.grad(values.sum(), near)
         found.append((values.detach().cpu(), slope.cpu()))
     torch.testing.assert_close(found[1], found[0], rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_kernel_that_fails_at_as_many_points_as_columns_is_refused_at_once():
+    additive = AdditiveStructureKernel(RBFKernel(), num_dims=3).double()
+    with pytest.raises(InputError, match="cannot be evaluated on points with 3 columns: IndexErr"):
+        check_kernel(additive, torch.zeros(7, 3, dtype=torch.double))
 
 
 def test_covariance_has_the_gradient_of_gpytorch():

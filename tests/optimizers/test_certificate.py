@@ -171,6 +171,13 @@ def test_a_value_in_the_place_of_a_failure_counts_from_its_correction_on(monkeyp
     assert (first.known_step, second.known_step) == (None, 2)
 
 
+def test_before_an_answer_no_recommended_point_is_spoken_of():
+    opt = index(bd.UCB(4.0))
+    assert "recommended" not in str(opt.certify(1.0, STD))
+    play(opt, function(3), 3, 2)
+    assert ", the recommended point is within" in str(opt.certify(1.0, STD))
+
+
 def test_a_refutation_says_which_norm_is_needed_only_where_that_is_known():
     opt = index(bd.UCB(4.0))
     play(opt, function(3), 3, 30)

@@ -5,6 +5,7 @@ import copy
 import itertools
 import math
 import random
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -18,7 +19,7 @@ import botorch_delay as bd
 from botorch_delay.benchmarks import paper_problem
 from botorch_delay.confidence.bounds import HalfWidth
 from botorch_delay.elimination.rounds import Departure
-from botorch_delay.exceptions import RepeatedResultWarning
+from botorch_delay.exceptions import RefutedWarning, RepeatedResultWarning
 from botorch_delay.history.trials import TrialState
 from botorch_delay.optimizers.replica import PastTrial, Replica
 
@@ -724,9 +725,13 @@ def test_the_end_of_the_last_round_is_not_overdue():
 def test_answers_that_contradict_the_constants_end_the_claim(mode):
     tiny = {"confidence": bd.RKHSConfidence(0.05, 0.01)}
     opt = box(se(), **tiny) if mode == "box" else optimizer(40, **MODES[mode] | tiny)
-    for number in range(30):
-        opt.tell(opt.ask(), 40.0 if number % 2 else -40.0)
-        assert not opt.guarantee.holds
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", RefutedWarning)
+        for number in range(30):
+            opt.tell(opt.ask(), 40.0 if number % 2 else -40.0)
+            assert not opt.guarantee.holds
+    assert len(caught) == 1
+    assert "subtract a typical value" in str(caught[0].message)
     claimed = opt.guarantee
     assert claimed.norm_at_least > 1000.0
     assert f"need a norm of at least {claimed.norm_at_least:.4g}" in str(claimed)
@@ -763,21 +768,28 @@ def test_half_the_norm_is_found_out_and_the_norm_is_not(share):
 
 
 @pytest.mark.heavy
-def test_a_norm_that_is_too_small_is_found_out_soon(capsys):
-    """Print how soon, by the share of the norm that is given (figures in REPORT.md)."""
+@pytest.mark.parametrize("mode", ["design", "rule", "guaranteed"])
+def test_a_norm_that_is_too_small_is_found_out_or_not(capsys, mode):
+    """Print how soon, by the share of the norm that is given (figures in REPORT.md).
+
+    The guaranteed preset often goes on with half the norm: it asks where the wrong bounds allow the
+    maximiser, and need not come near what contradicts them.
+    """
     n = repeats(20, 1)
     for share in (1.0, 0.9, 0.75, 0.5):
         asks = []
-        for lengthscale, exploit, seed in itertools.product((0.8, 1.0), (None, UCB), range(n)):
+        for lengthscale, seed in itertools.product((0.8, 1.0), range(n)):
             problem, g = paper_problem(lengthscale=lengthscale, seed=seed), generator(seed)
-            opt = bd.BPEDelayOptimizer(
-                problem.domain,
-                1000,
-                covar_module=problem.covar_module,
-                noise_var=4e-4,
-                confidence=bd.RKHSConfidence(share * problem.norm, problem.noise_std),
-                exploit=exploit,
-            )
+            known = {"covar_module": problem.covar_module, "noise_var": 4e-4}
+            claimed = bd.RKHSConfidence(share * problem.norm, problem.noise_std)
+            if mode == "guaranteed":
+                constants = {"norm_bound": share * problem.norm, "noise_std": problem.noise_std}
+                opt = bd.BPEDelayOptimizer.guaranteed(problem.domain, 200, **known, **constants)
+            else:
+                exploit = UCB if mode == "rule" else None
+                opt = bd.BPEDelayOptimizer(
+                    problem.domain, 1000, **known, confidence=claimed, exploit=exploit
+                )
             while len(opt.trials) < 200 and opt.guarantee.holds:
                 trial = opt.ask()
                 noise = problem.noise_std * torch.randn((), dtype=torch.double, generator=g).item()
@@ -785,9 +797,10 @@ def test_a_norm_that_is_too_small_is_found_out_soon(capsys):
             if not opt.guarantee.holds:
                 asks.append(len(opt.trials))
         with capsys.disabled():
-            print(f"\n{share:g} of the norm: refuted in {len(asks)} of {4 * n} runs, at ask {asks}")
+            print(f"\n{mode}, {share:g} of the norm: refuted in {len(asks)} of {2 * n}, at {asks}")
         assert share < 1.0 or not asks
-        assert share > 0.5 or (len(asks) == 4 * n and max(asks) <= 40)
+        if mode != "guaranteed":
+            assert share > 0.5 or (len(asks) == 2 * n and max(asks) <= 40)
 
 
 def test_contradictions_of_noise_are_found_out_as_well():
