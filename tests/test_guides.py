@@ -22,6 +22,10 @@ from botorch_delay.benchmarks import PROBLEMS
 every_page = pytest.mark.parametrize("page", PAGES)
 
 
+# Their code takes as long as that of all others together.
+LONGEST = ("guarantees", "lab_studies", "norms")
+
+
 def is_set_up(line):
     """Whether it is one of the two set-up commands, which ``.ci/run`` runs from nothing."""
     return "venv" in line
@@ -30,7 +34,14 @@ def is_set_up(line):
 @pytest.mark.filterwarnings("ignore::botorch.exceptions.warnings.BotorchWarning")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-@pytest.mark.parametrize("page", [page for page in PAGES if page not in ENGINES])
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.heavy) if page in LONGEST else page
+        for page in PAGES
+        if page not in ENGINES
+    ],
+)
 def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
     if page in ("many_workers", "optuna"):
         pytest.importorskip("optuna")

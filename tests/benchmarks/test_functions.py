@@ -166,7 +166,7 @@ def test_the_knots_are_drawn_from_the_kernel():
     ("family", "dataset", "arms", "columns", "categories"),
     [
         ("hpobench", "credit_g", 30_000, 5, 0),
-        ("hpolib", "slice_localization", 62_208, 9, 3),
+        pytest.param("hpolib", "slice_localization", 62_208, 9, 3, marks=pytest.mark.heavy),
         ("nasbench201", "cifar100", 15_625, 6, 6),
     ],
 )

@@ -55,7 +55,7 @@ TINY = {
 
 @pytest.fixture
 def one_process(monkeypatch):
-    """A new process takes seconds to start; one test below starts one."""
+    """A new process takes seconds to start; one heavy test below starts one."""
 
     def here(function, **arguments):
         return function(**arguments)
@@ -329,7 +329,8 @@ def test_the_sizes_are_those_of_the_reaches():
         assert set(case.full) == set(case.quick) == set(TINY[name])
 
 
-def test_work_in_a_process_of_its_own(tmp_path, monkeypatch):
+@pytest.mark.heavy
+def test_work_in_a_process_of_its_own():
     # More memory than earlier designs took, which could be reused.
     sizes = {"n_candidates": 100_000, "n_picks": 3}
     found = isolated(designs.design_alone, plain=True, **sizes)
@@ -337,6 +338,9 @@ def test_work_in_a_process_of_its_own(tmp_path, monkeypatch):
     assert found["picks"] == here["picks"]
     assert found["seconds"] > 0.0
     assert found["bytes"] > 0
+
+
+def test_a_process_that_fails_says_why(tmp_path, monkeypatch):
     failing = tmp_path / "failing"
     failing.write_text("#!/bin/sh\necho TypeError: no colour >&2\nexit 1\n")
     failing.chmod(0o755)
