@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -91,6 +92,47 @@ def global_random_state_is_left_alone(device: Record | None) -> Iterator[None]:
     before = global_random_state()
     yield
     assert global_random_state() == before
+
+
+@pytest.fixture
+def small_searches() -> Iterator[None]:
+    """Search boxes with few points and steps: for tests that compare runs with each other.
+
+    What such runs ask is less good. All else, and whether two runs are equal, is as at full size.
+    """
+    from botorch_delay.design import box
+    from botorch_delay.elimination import box_active_set
+    from botorch_delay.optimizers import maximizer
+
+    sizes = {
+        box: {"STARTS": 32, "STEPS": 6, "POLISHED": 8},
+        box_active_set: {"POOL": 512, "STARTS": 16},
+        maximizer: {"BOX_POOL": 256, "MOST_CLIMBS": 16, "STEPS": 4},
+    }
+    sample_set = box_active_set.sample_set
+
+    def sampled(*arguments: Any, particles: int, **options: Any) -> Any:
+        return sample_set(*arguments, particles=min(particles, 512), **options)
+
+    with pytest.MonkeyPatch.context() as patch:  # one of its own, which no test undoes
+        for module, numbers in sizes.items():
+            for name, number in numbers.items():
+                patch.setattr(module, name, number)
+        patch.setattr(box_active_set, "sample_set", sampled)
+        yield
+
+
+@pytest.fixture
+def no_waits_for_locks() -> Iterator[None]:
+    """Give up at once where a file is locked, rather than after a second."""
+    connect = sqlite3.connect
+
+    def impatient(*arguments: Any, timeout: float = 0.0, **options: Any) -> sqlite3.Connection:
+        return connect(*arguments, timeout=0.0, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sqlite3, "connect", impatient)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -186,6 +186,7 @@ def mixed(maximize=True, answers=8):
     return opt
 
 
+@pytest.mark.usefixtures("small_searches")
 @pytest.mark.parametrize("maximize", [True, False])
 def test_the_history_of_a_run(maximize):
     opt = mixed(maximize, answers=0)
@@ -463,6 +464,7 @@ def test_without_matplotlib_there_is_a_hint(monkeypatch):
             call()
 
 
+@pytest.mark.usefixtures("small_searches")
 @pytest.mark.parametrize("columns", [1, 2])
 def test_active_sets_and_rounds_of_a_box(columns):
     bounds = torch.tensor([[1e-3, 0.0], [1.0, 2.0]], dtype=torch.double)[:, :columns]

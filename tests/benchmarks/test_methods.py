@@ -9,6 +9,8 @@ from botorch_delay.benchmarks.functions import gp_draw
 from botorch_delay.delays import PoissonDelay
 from botorch_delay.exceptions import MissingExtraError
 
+pytestmark = pytest.mark.usefixtures("small_searches")
+
 STEPS = 6  # enough answers for what learns a kernel to fit it
 CLOCK = Clock(PoissonDelay(1.0))
 

@@ -9,6 +9,8 @@ from optuna.testing.pytest_samplers import (
 
 from botorch_delay.integrations.optuna import DelaySampler
 
+pytestmark = pytest.mark.usefixtures("small_searches")
+
 
 class TestDelaySampler(BasicSamplerTestCase, RelativeSamplerTestCase, SingleOnlySamplerTestCase):
     @pytest.fixture

@@ -11,6 +11,8 @@ import botorch_delay as bd
 from botorch_delay.exceptions import HorizonError, InputError, OutlierWarning, TrialError
 from botorch_delay.history.trials import TrialState
 
+pytestmark = pytest.mark.usefixtures("small_searches")
+
 VALID = bd.RKHSConfidence(2.0, 0.2)
 PARTS = {"covar_module": se(), "noise_var": 0.04, "confidence": VALID}
 DESIGN = PARTS | {"exploit": None}

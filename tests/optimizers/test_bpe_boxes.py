@@ -64,6 +64,7 @@ def test_the_active_set_shrinks_around_the_best_point():
     assert all(t.index is None and t.round == 2 for t in later)
 
 
+@pytest.mark.usefixtures("small_searches")
 def test_points_of_a_round_lie_in_its_active_set():
     opt = make(horizon=30)
     running = []
@@ -98,6 +99,7 @@ def test_a_box_eliminates_as_a_fine_grid_does():
     assert torch.equal(opt.active_set.contains(grid), active)
 
 
+@pytest.mark.usefixtures("small_searches")
 @pytest.mark.parametrize("seed", some(range(8), 1))
 @pytest.mark.parametrize("uniform", ["net", "trace"])
 def test_valid_bounds_keep_the_maximiser(uniform, seed):
@@ -121,6 +123,7 @@ def test_valid_bounds_keep_the_maximiser(uniform, seed):
     assert opt.guarantee.holds == (uniform != "trace")  # "trace" is a rate for linear kernels
 
 
+@pytest.mark.usefixtures("small_searches")
 def test_a_save_in_the_middle_of_a_round_changes_nothing(tmp_path):
     mixed = bd.BoxDomain(
         torch.tensor([[1e-3, 0.0, 0.0], [1.0, 2.0, 1.0]], dtype=torch.double),
@@ -152,6 +155,7 @@ def _feasible(X):
     return X[:, 2] < 0.9
 
 
+@pytest.mark.usefixtures("small_searches")
 def test_rounds_that_were_tampered_with_are_refused():
     opt = make(horizon=30)
     play(opt, 20)
@@ -170,6 +174,7 @@ def test_rounds_that_were_tampered_with_are_refused():
             make(horizon=30).load_state_dict(state | {"events": events})
 
 
+@pytest.mark.usefixtures("small_searches")
 def test_nothing_is_factorized_while_a_state_is_loaded(monkeypatch):
     opt = make(horizon=30)
     play(opt, 28)
@@ -188,6 +193,7 @@ def test_nothing_is_factorized_while_a_state_is_loaded(monkeypatch):
     assert torch.equal(again.ask().x, opt.ask().x)
 
 
+@pytest.mark.usefixtures("small_searches")
 def test_all_answers_eliminate_on_a_box_where_a_learned_kernel_proves_nothing():
     norms = {"confidence": bd.RKHSConfidence(2.0, 0.1), "evidence": "all"}
     opt = make(horizon=24, covar_module=None, noise_var=None, **norms)
@@ -215,6 +221,7 @@ def test_learned_kernels_with_categories_find_the_good_one():
     assert len(opt.rounds[-1].surrogate["covar_module"]["parameters"]) > 0
 
 
+@pytest.mark.usefixtures("small_searches")
 @pytest.mark.parametrize(("kind", "scale"), [("slope", 1e-9), ("constant", 1e9), ("outlier", 1e9)])
 def test_odd_answers_are_survived(kind, scale):
     opt = make(horizon=8, covar_module=None, noise_var=None)
@@ -227,6 +234,7 @@ def test_odd_answers_are_survived(kind, scale):
     assert opt.stopping_gap() >= 0.0
 
 
+@pytest.mark.usefixtures("small_searches")
 @pytest.mark.filterwarnings("ignore::botorch_delay.exceptions.NumericsWarning")
 def test_many_asks_close_to_each_other_with_hardly_any_noise_are_survived():
     opt = bd.BPEDelayOptimizer.guaranteed(
@@ -243,6 +251,7 @@ def test_many_asks_close_to_each_other_with_hardly_any_noise_are_survived():
     assert opt.recommend().x.item() == pytest.approx(0.4, abs=0.01)
 
 
+@pytest.mark.usefixtures("small_searches")
 def test_the_gap_falls_as_answers_come():
     opt = make(horizon=40)
     with pytest.raises(NoAnswerError):
@@ -272,6 +281,7 @@ def test_the_gap_on_a_set_is_that_of_the_bounds():
     assert opt.stopping_gap() == pytest.approx((mean + half).max() - (mean - half).max())
 
 
+@pytest.mark.usefixtures("small_searches")
 def test_max_variance_takes_the_active_set_of_a_box():
     opt = make(horizon=25)
     play(opt, 25)
@@ -294,6 +304,7 @@ def test_max_variance_takes_the_active_set_of_a_box():
     assert sigma(x.unsqueeze(0)) >= sigma(starts).max() - 1e-6
 
 
+@pytest.mark.usefixtures("small_searches")
 def test_failures_on_a_box():
     opt = make(horizon=30)
     first = opt.ask()
@@ -320,6 +331,7 @@ def test_a_box_of_lists_that_all_fail():
         opt.ask()
 
 
+@pytest.mark.usefixtures("small_searches")
 def test_a_good_point_that_begins_to_fail_does_not_end_the_run(tmp_path):
     limits = torch.tensor([[0.0, 0.0], [2.0, 2.0]], dtype=torch.double)
     domain = bd.BoxDomain(limits, discrete_dims={0: [0, 1, 2]}, cat_dims={1: [0, 1, 2]})
@@ -344,6 +356,7 @@ def test_bounds_that_cannot_be_had_are_refused_at_once():
         make(covar_module=RQKernel().double(), confidence=bd.RKHSConfidence(1.0, 0.1))
 
 
+@pytest.mark.usefixtures("small_searches")
 def test_margins_of_single_points_and_malformed_ones():
     opt = make(horizon=20)
     play(opt, 20)
@@ -353,6 +366,7 @@ def test_margins_of_single_points_and_malformed_ones():
         opt.active_set.margin(torch.zeros(2, 3, dtype=torch.double))
 
 
+@pytest.mark.usefixtures("small_searches")
 def test_index_methods_say_when_nothing_may_be_asked():
     domain = bd.BoxDomain(UNIT, discrete_dims={0: [0, 1]}, cat_dims={1: [0, 1]})
     opt = bd.AcquisitionOptimizer(domain, **FIXED)
@@ -362,6 +376,7 @@ def test_index_methods_say_when_nothing_may_be_asked():
         opt.ask()
 
 
+@pytest.mark.usefixtures("small_searches")
 def test_random_search_on_a_thin_box_is_resumed(tmp_path):
     domain = bd.BoxDomain(
         torch.tensor([[0.0] * 3, [1.0] * 3], dtype=torch.double),
@@ -405,6 +420,7 @@ def test_the_first_points_spread_to_the_boundary():
     assert len(torch.unique(X, dim=0)) == 4
 
 
+@pytest.mark.usefixtures("small_searches")
 @pytest.mark.parametrize("size", [1e-75, 1e140])
 def test_values_beyond_single_precision_are_judged_too(size):
     box = bd.BoxDomain(torch.tensor([[0.0], [1.0]], dtype=torch.double))
@@ -432,6 +448,7 @@ def test_the_last_answer_does_not_wait_for_a_sample_of_what_is_left(tmp_path):
     assert torch.equal(opt.ask().x, again.ask().x)
 
 
+@pytest.mark.usefixtures("small_searches")
 @pytest.mark.parametrize("kernel", [FIXED, {}, {"covar_module": se(0.3), "exact": True}])
 def test_bounds_from_all_answers_use_attached_results_too(kernel, tmp_path):
     X = sobol_points(bd.BoxDomain(UNIT), 40, seed=3)

@@ -81,6 +81,7 @@ def test_a_domain_must_be_one():
         )
 
 
+@pytest.mark.usefixtures("small_searches")
 def test_as_published_on_a_box_is_the_constructor_without_a_rule():
     box = bd.BoxDomain(torch.tensor([[0.0], [1.0]], dtype=torch.double))
     given = {"covar_module": se(), "noise_var": 1.0, "confidence": bd.FixedBeta(4.0)}

@@ -115,6 +115,7 @@ def test_the_share_is_stored(fraction, tmp_path):
     assert again.state_dict()["config"] == opt.state_dict()["config"]
 
 
+@pytest.mark.usefixtures("small_searches")
 def test_on_a_box_of_lists():
     bounds = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
     values = [number / 20 for number in range(21)]

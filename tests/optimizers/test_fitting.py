@@ -10,6 +10,8 @@ from cases import normal, scattered
 import botorch_delay as bd
 from botorch_delay.optimizers import run
 
+pytestmark = pytest.mark.usefixtures("small_searches")
+
 FINITE = bd.FiniteDomain(scattered(60))
 BOX = bd.BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double))
 MAKERS = {
@@ -177,7 +179,7 @@ def test_asks_do_not_depend_on_the_units_of_values_and_their_noise():
     def asked(unit):
         opt = bd.BPEDelayOptimizer(bd.FiniteDomain(points), horizon=60)
         in_flight, noise = opt.ask(4), iter(normal(40, seed=5).tolist())
-        while len(opt.trials) < 30:
+        while len(opt.trials) < 22:
             trial = in_flight.pop(0)
             y = math.sin(9.0 * float(trial.x)) + 0.5 * float(trial.x) + 0.1 * next(noise)
             opt.tell(trial, unit * y, noise_var=(0.1 * unit) ** 2)

@@ -72,6 +72,7 @@ def test_what_nothing_is_learned_from_gains_nothing():
     assert known < near < far
 
 
+@pytest.mark.usefixtures("small_searches")
 def test_the_last_asks_on_a_box_have_the_largest_of_those_that_are_compared(monkeypatch):
     seen = []
 
@@ -98,12 +99,14 @@ def test_the_last_asks_on_a_box_have_the_largest_of_those_that_are_compared(monk
     assert opt.rounds
 
 
+@pytest.mark.usefixtures("small_searches")
 def test_before_the_last_asks_on_a_box_the_rule_plays():
     plain, final = ([t.x for t in play(optimizer(share), 36).trials] for share in (0.0, 0.5))
     assert torch.equal(torch.stack(plain[:30]), torch.stack(final[:30]))
     assert not torch.equal(torch.stack(plain), torch.stack(final))
 
 
+@pytest.mark.usefixtures("small_searches")
 def test_by_default_it_chooses_on_boxes_with_noise_and_a_learned_kernel(monkeypatch):
     seen = []
     monkeypatch.setattr(
@@ -128,6 +131,7 @@ def test_by_default_it_chooses_on_boxes_with_noise_and_a_learned_kernel(monkeypa
     assert asks_by_it(bd.FiniteDomain(POINTS)) == 0
 
 
+@pytest.mark.usefixtures("small_searches")
 def test_points_that_may_not_be_asked_are_not_compared(monkeypatch):
     compared = []
     monkeypatch.setattr(
@@ -152,6 +156,7 @@ def test_points_that_may_not_be_asked_are_not_compared(monkeypatch):
         assert not bool((running == X).all(dim=1).any())
 
 
+@pytest.mark.usefixtures("small_searches")
 def test_spaces_with_categories_steps_and_logarithms():
     space = bd.Space(
         kind=bd.Choice(["a", "b", "c"]), rate=bd.Float(1e-4, 1.0, log=True), size=bd.Int(1, 9)
@@ -166,6 +171,7 @@ def test_spaces_with_categories_steps_and_logarithms():
     assert opt.recommend().params["kind"] != "b"
 
 
+@pytest.mark.usefixtures("small_searches")
 def test_a_loaded_study_ends_as_the_one_it_was_saved_from(tmp_path):
     opt = play(bd.BPEDelayOptimizer(BOX, 30), 26)
     opt.save(tmp_path / "study.db")

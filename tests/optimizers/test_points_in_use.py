@@ -11,6 +11,8 @@ from botorch_delay.gp.subset import representative
 from botorch_delay.history.events import Event
 from botorch_delay.optimizers import rule_model, run
 
+pytestmark = pytest.mark.usefixtures("small_searches")
+
 BOX = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
 MOST, EVERY = 12, 6
 

@@ -108,6 +108,7 @@ def test_a_run_on_a_box_and_without_a_horizon():
     assert repr(opt).endswith(" 1 asked, 1 running)")
 
 
+@pytest.mark.usefixtures("small_searches")
 def test_a_share_of_a_box_that_is_not_shown_in_percent():
     box = bd.BoxDomain(torch.tensor([[0.0] * 2, [1.0] * 2], dtype=torch.double))
     given = {"covar_module": se(), "noise_var": 1e-4, "confidence": bd.FixedBeta(1e-6)}

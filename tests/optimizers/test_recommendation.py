@@ -232,6 +232,7 @@ def test_a_point_that_was_never_tried_has_values_that_can_be_asked():
     assert best.params["k"] / 10 in steps.tolist()
 
 
+@pytest.mark.usefixtures("small_searches")
 def test_a_point_that_was_never_tried_is_not_where_trials_fail():
     box = bd.BoxDomain(torch.tensor([[0.0], [1.0]], dtype=torch.double))
     opt = bd.BPEDelayOptimizer(box, 60, seed=0)
@@ -247,6 +248,7 @@ def test_a_point_that_was_never_tried_is_not_where_trials_fail():
     assert float(opt.recommend().x) <= 0.5
 
 
+@pytest.mark.usefixtures("small_searches")
 def test_exact_answers_are_recommended_themselves():
     box = bd.BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double))
     opt = bd.BPEDelayOptimizer(box, 40, seed=0, exact=True)

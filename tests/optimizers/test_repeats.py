@@ -47,6 +47,7 @@ def repeats(opt):
     return len(opt.trials) - len({tuple(trial.x.tolist()) for trial in opt.trials})
 
 
+@pytest.mark.usefixtures("small_searches")
 def test_a_space_of_lists_is_searched_on_where_answers_have_no_noise():
     opt = played(SPACE, lambda trial: loss(trial.params), 36)
     assert REPEATS <= repeats(opt) <= REPEATS + 2
@@ -58,6 +59,7 @@ def test_so_is_a_list_of_points():
     assert repeats(opt) <= REPEATS + 2
 
 
+@pytest.mark.usefixtures("small_searches")
 def test_with_noise_the_best_is_asked_again():
     noise = 0.3 * torch.randn(34, generator=generator(0), dtype=torch.double)
     noisy = played(SPACE, lambda trial: loss(trial.params) + float(noise[trial.id]), 34)
@@ -88,6 +90,7 @@ def test_where_there_is_noise_new_points_come_first(study, monkeypatch):
     assert repeats(opt) < 0.8 * repeats(plain)
 
 
+@pytest.mark.usefixtures("small_searches")
 def test_where_every_column_has_a_list_only_answered_points_are_recommended(monkeypatch):
     opt = noisy_space(24)
     assert not opt._fitting.upcoming().is_exact
@@ -201,6 +204,7 @@ def cube(columns):
     return bd.BoxDomain(torch.tensor([[0.0] * columns, [1.0] * columns], dtype=torch.double))
 
 
+@pytest.mark.usefixtures("small_searches")
 def test_on_a_box_a_few_repeats_of_the_best_point_show_that_there_is_no_noise():
     opt = played(cube(2), lambda trial: float((trial.x - 0.3).square().sum()), 50)
     asked = [tuple(trial.x.tolist()) for trial in opt.trials]
@@ -249,6 +253,7 @@ def rough(x):
     return float((x - 0.3).square().sum() + 0.05 * torch.sin(1000.0 * x).sum())
 
 
+@pytest.mark.usefixtures("small_searches")
 @pytest.mark.filterwarnings("ignore::botorch_delay.exceptions.OutlierWarning")
 def test_where_repeats_agree_the_best_answer_is_recommended_as_it_is(monkeypatch):
     opt = played(cube(3), lambda trial: rough(trial.x), 45)
@@ -265,6 +270,7 @@ def test_where_repeats_agree_the_best_answer_is_recommended_as_it_is(monkeypatch
     assert "heuristic" in found.interval
 
 
+@pytest.mark.usefixtures("small_searches")
 def test_before_repeats_agree_the_interval_says_that_noise_was_not_ruled_out():
     opt = played(cube(2), lambda trial: float((trial.x - 0.3).square().sum()), 10)
     assert opt._fitting.upcoming().is_exact
@@ -289,6 +295,7 @@ def test_answers_from_elsewhere_do_not_show_that_evaluations_are_exact():
     assert "heuristic" in opt.recommend().interval
 
 
+@pytest.mark.usefixtures("small_searches")
 def test_other_optimizers_and_exact_ones_repeat_nothing_for_that():
     for opt in (
         bd.AcquisitionOptimizer(cube(2), horizon=24, rule=bd.UCB(2.0), maximize=False),
@@ -331,6 +338,7 @@ def test_redrawn_points_differ_in_one_column():
     assert 0.1 < float((away == 1.0).double().mean()) < 0.4  # neighbours are not rare
 
 
+@pytest.mark.usefixtures("small_searches")
 def test_climbs_on_lists_begin_beside_the_best_answers():
     opt = played(SPACE, lambda trial: loss(trial.params), 20)
     best = torch.stack(opt._maximizer.model.answers.best(LEADERS))

@@ -22,6 +22,8 @@ from botorch_delay.exceptions import (
 from botorch_delay.optimizers import bpe, run
 from botorch_delay.optimizers.replica import PastTrial, Replica
 
+pytestmark = pytest.mark.usefixtures("small_searches")
+
 HORIZON = 24
 DONE, RUNNING = bd.TrialState.COMPLETED, bd.TrialState.RUNNING
 FAILED, ABANDONED = bd.TrialState.FAILED, bd.TrialState.ABANDONED

@@ -202,6 +202,7 @@ def test_exact_evaluations_are_never_repeated(name, given):
     assert all(entry.count == 1 for entry in opt.replicates())
 
 
+@pytest.mark.usefixtures("small_searches")
 @pytest.mark.parametrize("name", ["index", "bpe", "design only"])
 def test_on_a_box_of_lists_each_combination_is_asked_once(name):
     box = bd.BoxDomain(BOX, discrete_dims={0: [0.0, 0.5, 1.0], 1: [0.0, 0.3, 0.6, 1.0]})

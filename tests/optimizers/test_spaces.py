@@ -91,6 +91,7 @@ def value_of(params):
     return params["layers"] / 6 + (params["act"] == "relu") - math.log10(params["dose"]) ** 2
 
 
+@pytest.mark.usefixtures("small_searches")
 @pytest.mark.parametrize(("name", "space", "make"), MADE, ids=lambda value: str(value)[:12])
 def test_parameters_go_out_and_come_in_and_the_space_is_in_the_file(tmp_path, name, space, make):
     space = space()
@@ -123,6 +124,7 @@ def test_parameters_go_out_and_come_in_and_the_space_is_in_the_file(tmp_path, na
     json.dumps(opt.state_dict()["config"])
 
 
+@pytest.mark.usefixtures("small_searches")
 def test_what_is_asked_of_a_box_satisfies_what_is_known():
     for opt in (bd.RandomOptimizer(box()), bd.BPEDelayOptimizer(box(), 20)):
         for trial in opt.ask(20):

@@ -19,6 +19,8 @@ import botorch_delay as bd
 from botorch_delay.exceptions import BotorchDelayError, HorizonError, NoAnswerError, TrialError
 from botorch_delay.history.trials import TrialState
 
+pytestmark = pytest.mark.usefixtures("small_searches")
+
 POINTS = scattered(12)
 HORIZON = 40
 LAWS = [None, None, bd.NoDelay(), bd.ConstantDelay(4)]

@@ -10,6 +10,8 @@ import botorch_delay as bd
 from botorch_delay.exceptions import InputError, InputTypeError, NotSupportedError
 from botorch_delay.optimizers.part_records import build_part, describe_part
 
+pytestmark = pytest.mark.usefixtures("small_searches")
+
 POINTS = scattered(80)
 OPTIMIZERS = [
     lambda domain, **options: bd.BPEDelayOptimizer(domain, 40, **options),
