@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import threading
 from contextlib import closing
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -89,8 +90,9 @@ def goes_on_alike(one, other, asks=15):
     assert torch.equal(one.active_set.indices, other.active_set.indices)
 
 
-@pytest.mark.parametrize("law", LAWS, ids=repr)
-@pytest.mark.parametrize("confidence", CONFIDENCES, ids=repr)
+@pytest.mark.parametrize(
+    ("law", "confidence"), [*zip(LAWS, cycle(CONFIDENCES), strict=False)], ids=repr
+)
 def test_a_loaded_optimizer_goes_on_bit_for_bit(tmp_path, law, confidence):
     rng = random.Random(f"{law}{confidence}")
     kernel, maximize = rng.choice(list(KERNELS)), rng.random() < 0.5
@@ -247,7 +249,7 @@ def test_saving_again_reads_the_last_event_and_what_is_new_alone(tmp_path, monke
 
 def test_saving_at_every_step_equals_saving_at_the_end(tmp_path):
     opt, rng = make(), random.Random(4)
-    for _ in range(40):
+    for _ in range(25):
         play(opt, 1, rng)
         opt.save(tmp_path / "often.db")
     opt.save(tmp_path / "once.db")
@@ -666,7 +668,7 @@ def test_what_is_wrong_with_a_file_is_not_put_down_to_the_study(stored):
 
 def test_flipped_bytes_never_do_more_than_an_error(stored):
     whole, rng, said = bytearray(stored.read_bytes()), random.Random(0), []
-    for _ in range(80):
+    for _ in range(40):
         damaged = bytearray(whole)
         for _ in range(rng.randint(1, 4)):
             damaged[rng.randrange(len(damaged))] = rng.randrange(256)
@@ -900,6 +902,7 @@ def test_a_file_is_free_once_its_run_is_killed_whatever_it_has_forked(tmp_path):
             os.kill(worker, signal.SIGKILL)
 
 
+@pytest.mark.usefixtures("no_waits_for_locks")
 @pytest.mark.parametrize("parent", [None, "the program that started this one"])
 def test_a_file_that_another_run_uses_is_told(tmp_path, monkeypatch, parent):
     monkeypatch.setattr(multiprocessing, "parent_process", lambda: parent)
