@@ -1,6 +1,7 @@
 import ast
 import importlib
 import logging
+import os
 import re
 import subprocess
 import sys
@@ -40,9 +41,27 @@ def test_other_names_are_refused_and_all_are_listed():
         _ = bd.Annealing
 
 
-def test_importing_loads_nothing_before_it_is_used_and_changes_nothing_global():
-    code = """
-import logging, sys, torch, gpytorch, botorch
+WORKER = """
+import math, sys
+from botorch_delay.demo import digits
+from botorch_delay.workers import evaluate, start_worker
+start_worker()
+done = evaluate(math.hypot, 3, {"x": 3.0}, "names")
+assert done.value is None and "TypeError" in done.error and done.trial_id == 3
+done = evaluate(lambda x, y: x * y, 4, {"x": 2.0, "y": 1.5}, "names")
+assert done.value == 3.0 and done.started <= done.finished and not done.error
+assert evaluate(lambda point: point["x"], 5, {"x": 2.0}, "dict").value == 2.0
+assert "torch" not in sys.modules and "scipy" not in sys.modules and "sklearn" not in sys.modules
+done = evaluate(lambda x: x.sum(), 6, [2.0, 1.5], "float64")
+import torch
+assert done.value == 3.5 and torch.get_num_threads() == 1
+torch.set_num_threads(2)
+start_worker()
+assert torch.get_num_threads() == 1
+"""
+
+PROGRAM = """
+import logging, torch, gpytorch, botorch
 state, dtype, root = torch.get_rng_state(), torch.get_default_dtype(), list(logging.root.handlers)
 known = set(sys.modules)
 import botorch_delay as bd
@@ -75,7 +94,19 @@ assert root == logging.root.handlers
 for name in ("pandas", "matplotlib", "sklearn", "pebble", "optuna", "ray", "ax", "distributed"):
     assert name not in sys.modules or name in known, name
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_worker_processes_and_programs_load_only_what_they_use():
+    """A worker loads PyTorch only for tensors, and computes in one thread.
+
+    Importing the library loads nothing before it is used, and changes nothing global.
+    """
+    # One process for both, as PyTorch takes seconds to load.
+    forget = "for name in [*sys.modules]:\n    if name.startswith('botorch_delay'):\n"
+    forget += "        del sys.modules[name]\n"
+    two_threads = {**os.environ, "OMP_NUM_THREADS": "2"}
+    code = WORKER + forget + PROGRAM
+    subprocess.run([sys.executable, "-c", code], env=two_threads, check=True)
 
 
 def test_the_package_can_be_imported_from_a_zip_file(tmp_path):
