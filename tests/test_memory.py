@@ -59,7 +59,7 @@ def design(n, picks):
 @pytest.mark.parametrize("picks", [50, 150])
 def test_a_design_on_a_device_holds_its_rows_in_blocks(picks, monkeypatch):
     monkeypatch.setattr(greedy, "MAX_FOLDED", 10**9)
-    n = 8_000
+    n = 3_000
     found = design(n, picks)
     blocks = -(-picks // BLOCK)
     assert found.largest == BLOCK * n

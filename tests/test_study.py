@@ -3,6 +3,7 @@ import csv
 import json
 import math
 import re
+import shutil
 import sqlite3
 import warnings
 from contextlib import closing
@@ -48,10 +49,20 @@ def command(tmp_path, capsys, monkeypatch):
     return call
 
 
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory):
+    """A folder with a study of the grid."""
+    folder = tmp_path_factory.mktemp("begun")
+    (folder / "space.toml").write_text(GRID)
+    space = ["--space", str(folder / "space.toml")]
+    assert cli.main(["init", str(folder / "study.db"), *space, "--horizon", "16"]) == 0
+    return folder
+
+
 @pytest.fixture
-def study(command, tmp_path):
-    (tmp_path / "space.toml").write_text(GRID)
-    assert command("init", "study.db", "--space", "space.toml", "--horizon", 16)[0] == 0
+def study(command, begun, tmp_path):
+    for name in ("space.toml", "study.db"):
+        shutil.copy(begun / name, tmp_path)
     return command
 
 

@@ -115,8 +115,8 @@ def laws(seed, n, noise_var, lengthscale):
 def test_more_picks_than_candidates(form):
     X, kernel, noise_var = scattered(16), se(), 0.05
     design = GreedyDesign(kernel, X, noise_var)
-    picks = design.extend(350)
-    assert max(torch.tensor(picks).bincount()) > 20
+    picks = design.extend(200)
+    assert max(torch.tensor(picks).bincount()) > 12
     K = covariance(kernel, X, X)
     counts = torch.tensor(picks).bincount(minlength=16).double()
     expected = torch.linalg.inv(

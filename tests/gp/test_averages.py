@@ -69,7 +69,7 @@ def test_a_grown_factorization_is_that_of_the_beginning_to_the_last_bit():
     for step in play(averages, points, 500, seed=0):
         posterior = averages.anywhere
         taken_over += len(posterior._whole_blocks) > 0
-        if step % 7 == 0:
+        if step % 13 == 0:
             fresh = anew(averages, judge, points[:10]).anywhere
             assert not len(fresh._whole_blocks)
             for name in ("X", "y", "noise_var", "spread"):

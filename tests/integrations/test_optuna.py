@@ -24,6 +24,8 @@ from botorch_delay.integrations.optuna import ATTRIBUTE, DelaySampler
 from botorch_delay.optimizers import bpe, rule_model
 from botorch_delay.optimizers import run as running
 
+pytestmark = pytest.mark.usefixtures("small_searches")
+
 PLANE = {"x": FloatDistribution(0.0, 1.0), "y": FloatDistribution(0.0, 1.0)}
 MIXED = {
     "depth": IntDistribution(2, 10, step=2),
@@ -63,13 +65,12 @@ def asked_points(study):
 # Processes that choose at the same moment
 
 
-@pytest.mark.parametrize("horizon", [None, 40])
-def test_workers_that_keep_choosing_the_same_do_not_do_so_for_ever(tmp_path, monkeypatch, horizon):
+def test_workers_that_keep_choosing_the_same_do_not_do_so_for_ever(tmp_path, monkeypatch):
     grid = {"n": IntDistribution(0, 9), "x": FloatDistribution(0.0, 1.0, step=0.125)}
     storage = journal(tmp_path)
 
     def sampler():
-        return DelaySampler(horizon=horizon, search_space=grid, **GIVEN)
+        return DelaySampler(search_space=grid, **GIVEN)
 
     study = make_study(sampler(), storage)
     for _ in range(12):
@@ -537,7 +538,7 @@ def test_a_retried_trial_brings_its_parameters_and_no_ask():
 def test_an_ask_costs_what_is_new_not_what_is_there(tmp_path, monkeypatch):
     """No optimizer is rebuilt, no trial is taken in twice, no fit is repeated."""
     study = make_study(optuna.samplers.RandomSampler(seed=0), journal(tmp_path))
-    study.optimize(lambda t: height({n: t.suggest_float(n, 0, 1) for n in "xy"}), n_trials=120)
+    study.optimize(lambda t: height({n: t.suggest_float(n, 0, 1) for n in "xy"}), n_trials=80)
     made, fits, taken, attached, restarts = [], [], [], [], []
 
     def count(owner, name, calls):
@@ -556,7 +557,7 @@ def test_an_ask_costs_what_is_new_not_what_is_there(tmp_path, monkeypatch):
     count(rule_model.RuleModel, "restart", restarts)
     study.sampler = DelaySampler()
     study.optimize(lambda t: height({n: t.suggest_float(n, 0, 1) for n in "xy"}), n_trials=3)
-    assert len(attached) == 120
+    assert len(attached) == 80
     before = [len(calls) for calls in (made, fits, attached, restarts)]
     taken.clear()
     study.optimize(lambda t: height({n: t.suggest_float(n, 0, 1) for n in "xy"}), n_trials=10)

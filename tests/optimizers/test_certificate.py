@@ -135,7 +135,7 @@ def dense(opt, C, ridges, rival):
 
 
 def test_it_is_the_dense_formula():
-    f, C, asks = function(3), 2.5, 30
+    f, C, asks = function(3), 2.5, 20
     opt = index(bd.UCB(4.0))
     play(opt, f, 3, asks)
     certificate = opt.certify(C, STD, DELTA)

@@ -39,7 +39,7 @@ def test_with_constant_delays_the_forecast_is_right(options):
     forecasts = []
 
     def look(opt):
-        if any(t.delay is not None for t in opt.trials):
+        if len(opt.trials) % 3 == 0 and any(t.delay is not None for t in opt.trials):
             forecasts.append((len(opt.trials), opt.forecast()))
 
     play(opt, [7] * 95, 95, before=look)
@@ -55,7 +55,7 @@ def test_with_constant_delays_the_forecast_is_right(options):
         assert forecast.probability(expected - 1) == 0.0
         assert forecast.probability(expected) == 1.0
         checked += 1
-    assert checked > 20
+    assert checked > 10
 
 
 def test_a_failed_point_is_asked_again_first():
@@ -172,8 +172,8 @@ def test_design_points_are_asked_when_planned(fraction):
     size = opt._rounds.open.design_size
     made = opt._rounds.designed
     planned = planned_asks(0, size - made, made, 5, fraction)
-    planned = [step for step in planned if step <= 250]
-    later = opt.ask(250)
+    planned = [step for step in planned if step <= 150]
+    later = opt.ask(150)
     assert [step for step, t in enumerate(later, 1) if 0 <= t.slot < size] == planned
 
 

@@ -34,7 +34,7 @@ def make(n=40, **options):
 def test_asks_equal_a_dense_transcription(seed):
     mean_delay = 0 if seed % 3 == 1 else 5
     kernel = KERNELS[sorted(KERNELS)[seed % len(KERNELS)]]().requires_grad_(False)
-    asks, sign = 90, -1.0 if seed % 3 == 2 else 1.0
+    asks, sign = 60, -1.0 if seed % 3 == 2 else 1.0
     points, f = scattered(40, seed=seed), normal(40, seed=seed)
     noise = 0.1 * normal(asks, seed=100 + seed)
     delays = torch.poisson(torch.full((asks,), float(mean_delay)), generator=generator(seed))
