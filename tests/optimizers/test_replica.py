@@ -22,8 +22,6 @@ from botorch_delay.exceptions import (
 from botorch_delay.optimizers import bpe, run
 from botorch_delay.optimizers.replica import PastTrial, Replica
 
-pytestmark = pytest.mark.usefixtures("small_searches")
-
 HORIZON = 24
 DONE, RUNNING = bd.TrialState.COMPLETED, bd.TrialState.RUNNING
 FAILED, ABANDONED = bd.TrialState.FAILED, bd.TrialState.ABANDONED
@@ -230,6 +228,7 @@ def test_a_trial_was_lost_if_any_record_says_so(end):
         assert replica.optimizer._rounds.open.slots[0].state.value == "dropped"
 
 
+@pytest.mark.usefixtures("small_searches")
 @pytest.mark.parametrize("plan", ["finite, given", "finite, bounds that hold", "box, given"])
 @pytest.mark.parametrize("seed", some([2, 6], 1))
 def test_processes_that_look_at_different_times_come_to_the_same(plan, seed):
@@ -274,6 +273,7 @@ def test_the_order_of_what_is_handed_over_makes_no_difference():
     ]
 
 
+@pytest.mark.usefixtures("small_searches")
 def test_what_is_known_is_not_taken_in_again(monkeypatch):
     """Work grows with what is new: no fit is repeated, no trial entered twice."""
     make, workers = maker("box, learned"), Workers()
@@ -297,6 +297,7 @@ def test_what_is_known_is_not_taken_in_again(monkeypatch):
     assert len(fits) == made + 1  # a fresh optimizer's first surrogate
 
 
+@pytest.mark.usefixtures("small_searches")
 def test_workers_that_ask_at_once_get_different_points():
     for plan in ("finite, design", "finite, learned", "box, learned design", "box, given"):
         make = maker(plan)
@@ -381,6 +382,7 @@ def two_that_close_at_once(make):
     return q, store, first, second
 
 
+@pytest.mark.usefixtures("small_searches")
 @pytest.mark.parametrize("plan", ["finite, learned", "box, learned", "box, learned, mixed"])
 def test_where_two_open_a_round_at_once_the_lower_number_counts(plan):
     make = maker(plan)
@@ -674,6 +676,7 @@ def test_an_interrupted_sync_loses_nothing(monkeypatch):
     assert [trial.value for trial in other.optimizer.trials] == [past.value for past in done]
 
 
+@pytest.mark.usefixtures("small_searches")
 def test_a_result_that_explodes_is_fitted_by_new_processes_as_well():
     def make():
         return bd.BPEDelayOptimizer(bd.FiniteDomain(scattered(80)), 200)
