@@ -184,7 +184,7 @@ class _Row(NamedTuple):
 
 def _read_results(optimizer: Optimizer, path: Path) -> _Results:
     domain, columns = optimizer.domain, table_columns(optimizer.domain)
-    trials = {trial.id: trial for trial in optimizer.trials}
+    trials: dict[float, Trial] = {trial.id: trial for trial in optimizer.trials}
     has: list[Trial | Attached] = [*trials.values(), *optimizer.attached, *optimizer.detached]
     there = Counter((*own.x.tolist(), own.value) for own in has)
     there.update((*t.x.tolist(), said.value) for t in trials.values() for said in t.corrections)
@@ -202,7 +202,7 @@ def _read_results(optimizer: Optimizer, path: Path) -> _Results:
             wrong.append(f"line {line}: {error}")
             continue
         number = as_number(cells.get("trial", ""))  # pandas turns numbers beside gaps into 2.0
-        trial = None if number is None else trials.get(number)  # type: ignore[call-overload]
+        trial = None if number is None else trials.get(number)
         same = trial is not None and domain.words(trial.x) == domain.words(row.x)
         if trial and same:  # a spreadsheet may have rounded the settings, and the value
             own = [trial.value, *(said.value for said in trial.corrections)]

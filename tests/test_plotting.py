@@ -491,3 +491,16 @@ def test_what_may_not_be_asked_is_blank():
     assert len(cells.get_offsets()) == 100 * 50
     assert cells.get_offsets()[:, 0].min() > 0.5
     assert labels(drawn) == ["active"]
+
+
+@pytest.mark.parametrize("names", [["a", "b"], ["alpha particles", "beta decay", "gamma rays"]])
+    "names", [["a", "b"], ["alpha particles", "beta decay mode", "gamma rays"]]
+)
+def test_a_legend_is_within_the_picture_and_clear_of_labels(names):
+    space = bd.Space(kind=bd.Choice(names), x=bd.Float(0, 1))
+    opt = bd.BPEDelayOptimizer(space, 9, seed=1)
+    opt.tell(opt.ask(), 1.0)
+    ax = plotting.plot_active_set(opt)
+    ax.figure.canvas.draw()
+    legend, labels = ax.get_legend().get_window_extent(), ax.xaxis.get_tightbbox()
+    assert 0.0 <= legend.y0 < legend.y1 <= labels.y0 + 1.0

@@ -56,7 +56,8 @@ class DelayedGP(SingleTaskGP):
         train_Y: ``n x 1``, their values.
         train_Yvar: ``n x 1``, noise variances of the values; pending points default to their mean.
         noise_var: lambda^2 of pending points and, without ``train_Yvar``, of all values. If neither
-            is given the noise is learned (``fit_gpytorch_mll``).
+            is given the noise is learned (``fit_gpytorch_mll``), with BoTorch's likelihood unless
+            ``model.likelihood`` is set to another.
         X_pending: ``p x d``, points asked and not answered.
         covar_module: the kernel; BoTorch's default if None.
         mean_module: the prior mean; zero if None.

@@ -137,8 +137,11 @@ def best_so_far(optimizer: Optimizer, values: Tensor) -> Tensor:
 
 def legend_below(ax: Any, columns: int, **options: Any) -> None:
     """A legend under the axes and the labels below them, which must have been set."""
-    box = ax.xaxis.get_tightbbox()
-    lowest = ax.transAxes.inverted().transform(box.get_points())[0, 1]
-    # A layout that makes room for the legend makes the axes smaller, and so the labels larger.
-    options |= {"loc": "upper center", "bbox_to_anchor": (0.5, min(-0.14, 1.2 * lowest))}
+    from matplotlib.transforms import ScaledTranslation
+
+    labels = ax.xaxis.get_tightbbox()  # None if the axis is not visible
+    inches = 0.0 if labels is None else (ax.bbox.y0 - labels.y0) / ax.figure.dpi
+    # A distance in inches, as a layout that makes room for the legend makes the axes smaller.
+    below = ax.transAxes + ScaledTranslation(0.0, -inches, ax.figure.dpi_scale_trans)
+    options |= {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "bbox_transform": below}
     ax.legend(ncol=columns, frameon=False, **options)
