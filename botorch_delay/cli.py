@@ -224,7 +224,7 @@ def _add_study_commands(add: Callable[..., _Parser]) -> None:
 
     detach = on_study("detach", _detach, "take back a result that was attached")
     detach.add_argument("id", type=_id, help="the id of the attached result, as attach printed it")
-    for amend in (fail, correct, detach):
+    for amend in (fail, abandon, correct, detach):
         amend.add_argument("--reason", default="", help="why; kept in the study")
 
     extend = on_study("extend", _extend, "plan more trials")
@@ -397,7 +397,7 @@ def _settle(
 
 _tell = partial(_settle, lambda of, opt: opt.tell(of.id, of.value, noise_var=of.noise_var))
 _fail = partial(_settle, lambda of, opt: opt.mark_failed(of.id, of.reason))
-_abandon = partial(_settle, lambda of, opt: opt.mark_abandoned(of.id))
+_abandon = partial(_settle, lambda of, opt: opt.mark_abandoned(of.id, of.reason))
 _correct = partial(_settle, lambda of, opt: opt.correct(of.id, of.value, of.reason))
 
 

@@ -329,11 +329,14 @@ def format_study(study: Mapping[str, Any]) -> str:
 
 
 def _format_amendments(study: Mapping[str, Any]) -> list[str]:
-    """Lines for failed and corrected trials, and for attached results that were taken back."""
-    failed = [trial for trial in study["trials"] if trial["state"] == "failed"]
-    more = len(failed) - MAX_LISTED
-    amended = [(f"{more} earlier trials failed; export lists them", "")] if more > 0 else []
-    amended += [(f"trial {trial['id']} failed", trial["reason"]) for trial in failed[-MAX_LISTED:]]
+    """Lines for trials without a result, corrected ones, and attached results taken back."""
+    ends = {"failed": "failed", "abandoned": "was abandoned"}
+    lost = [trial for trial in study["trials"] if trial["state"] in ends]
+    more, amended = len(lost) - MAX_LISTED, []
+    if more > 0:
+        amended.append((f"{more} earlier trials failed or were abandoned; export lists them", ""))
+    for trial in lost[-MAX_LISTED:]:
+        amended.append((f"trial {trial['id']} {ends[trial['state']]}", trial["reason"]))
     for trial in study["trials"]:
         for said in trial["corrections"]:
             why = said["failure"] and f" ({said['failure']})"

@@ -494,8 +494,6 @@ def test_what_may_not_be_asked_is_blank():
 
 
 @pytest.mark.parametrize("names", [["a", "b"], ["alpha particles", "beta decay", "gamma rays"]])
-    "names", [["a", "b"], ["alpha particles", "beta decay mode", "gamma rays"]]
-)
 def test_a_legend_is_within_the_picture_and_clear_of_labels(names):
     space = bd.Space(kind=bd.Choice(names), x=bd.Float(0, 1))
     opt = bd.BPEDelayOptimizer(space, 9, seed=1)

@@ -260,7 +260,8 @@ def test_plot_draws_a_page(study, tmp_path):
 
 def test_failures_abandonment_and_late_answers(study):
     study("ask", "study.db", "-n", 4)
-    study("abandon", "study.db", 2)
+    study("abandon", "study.db", 2, "--reason", "courier lost it")
+    assert "trial 2 was abandoned (courier lost it)" in study("show", "study.db")[1]
     study("fail", "study.db", 1, "--reason", "dropped")
     for trial_id in (0, 3):
         study("tell", "study.db", trial_id, 1.0)
@@ -271,7 +272,8 @@ def test_failures_abandonment_and_late_answers(study):
     assert [t.state.value for t in trials] == ["completed", "failed", "completed", "completed"]
     assert trials[1].reason == "dropped"
     assert trials[2].came_back
-    assert trials[2].noise_var == 0.1
+    assert (trials[2].noise_var, trials[2].reason) == (0.1, "")
+    assert "abandoned" not in study("show", "study.db")[1]
 
 
 def test_slips_are_corrected_and_taken_back(study):
@@ -308,12 +310,12 @@ def test_show_says_how_many_failures_it_leaves_out(study):
     with bd.editing("study.db") as opt:
         for trial in opt.ask(11)[:8]:
             opt.mark_failed(trial, "spilled")
-    assert "other trials failed before" not in study("show", "study.db")[1]
+    assert "earlier trials failed" not in study("show", "study.db")[1]
     with bd.editing("study.db") as opt:
         for trial in opt.pending:
             opt.mark_failed(trial)
     out = study("show", "study.db")[1]
-    assert "\n3 earlier trials failed; export lists them\ntrial 3 failed (spilled)\n" in out
+    assert "\n3 earlier trials failed or were abandoned; export lists them\ntrial 3 failed" in out
 
 
 def test_more_trials_are_planned(study):

@@ -95,7 +95,7 @@ class Trial(_Placed):
         noise_var: the known noise variance of the answer, or None.
         came_back: whether it was answered after it had been abandoned; such an answer serves no
             design point.
-        reason: why it failed.
+        reason: why it failed or was abandoned.
         told_at: when its answer, failure or abandonment was told; None while it runs.
         told_step: how many asks had been made by then, in steps; None while it runs.
         corrections: what was reported before each correction, oldest first.

@@ -205,18 +205,18 @@ class Optimizer(ReadableRun):
         self._settle(self._running(trial, "failed"), "failed", None, _said(reason))
 
     @exclusive
-    def mark_abandoned(self, trial: Trial | int) -> None:
+    def mark_abandoned(self, trial: Trial | int, reason: str | BaseException = "") -> None:
         """The trial will not come back, through no fault of its point, which may be asked again.
 
         A late answer is still accepted, and used wherever all data are used. A round of BPE-Delay
         does not wait for this trial. Where the regret bound needs its answer (valid bounds, noise,
         and neither a delay law nor ``straggler_factor``), the point is asked again, at most twice,
-        and the round waits for the repeat.
+        and the round waits for the repeat. The reason is kept as by :meth:`mark_failed`.
 
         Raises:
             TrialError: if the trial is unknown, foreign or not running.
         """
-        self._settle(self._running(trial, "abandoned"), "abandoned", None, {})
+        self._settle(self._running(trial, "abandoned"), "abandoned", None, _said(reason))
 
     @exclusive
     def attach(self, x: Points, y: float | Tensor | np.ndarray | Sequence[float] | Series) -> None:
