@@ -72,6 +72,8 @@ def _value(domain: Domain, name: str, text: str, *, comma: bool = False) -> Any:
     """The value that a text means for a parameter, whether the parameter allows it or not."""
     parameter = domain.columns.parameters.get(name)
     listed = parameter.values if isinstance(parameter, Choice) else ()
+    if None in listed and not text.strip():  # as pandas writes it
+        return None
     value = value_of(text, listed, comma=comma)
     if isinstance(value, str) and parameter and all(type(v) in (int, float) for v in listed):
         return read_number(text, name)  # raises, and says what is wrong
@@ -98,10 +100,11 @@ def write_results(optimizer: Optimizer, path: Path) -> int:
             f"{path} exists and is not a table of this study's results alone: {odd[0]}; it was "
             "left as it is. Choose another name."
         )
-    if header and (lines := _read_results(optimizer, path).lines):
+    found = _read_results(optimizer, path) if header else None
+    if found is not None and (lines := sorted(found.lines + found.empty)):
         raise InputError(
-            f"{path} holds a result that the study does not have, in line {lines[0]}; it was left "
-            "as it is. Import it first, or choose another name."
+            f"{path} holds a row that the study does not have, in line {lines[0]}; it was left "
+            "as it is. Import its result first, or choose another name."
         )
     path = path.resolve()
     part = path.with_name(f".{uuid.uuid4().hex}.part")  # an error must not leave half a table
@@ -160,6 +163,7 @@ class _Results(NamedTuple):
         attached: rows of other results that the study does not have.
         known: how many results the study has already.
         lines: numbers of the lines with results that the study does not have.
+        empty: numbers of the lines with neither a value nor a state.
         warnings: what the user may have meant otherwise.
     """
 
@@ -167,73 +171,80 @@ class _Results(NamedTuple):
     attached: list[_Row]
     known: int
     lines: list[int]
+    empty: list[int]
     warnings: list[str]
 
 
 class _Row(NamedTuple):
-    """A row of a table with a result; cells that it lacks are empty."""
+    """A row of a table with a value.
+
+    Attributes:
+        trial: the trial whose number the row has, if any.
+        same: whether it has that trial's settings, too.
+        answers: whether it is the running trial's answer, and not another result.
+        noise_var: of an answer, if given.
+        unused: whether a noise variance is given and cannot be used.
+        told_at: when the result was told, as the row says; None if it does not.
+    """
 
     line: int
     params: dict[str, Any]
     x: Tensor
     value: float
+    trial: Trial | None
+    same: bool
+    answers: bool
     noise_var: float | None
-    state: str
-    told_at: str
+    unused: bool
+    told_at: datetime | None
 
 
 def _read_results(optimizer: Optimizer, path: Path) -> _Results:
-    domain, columns = optimizer.domain, table_columns(optimizer.domain)
-    trials: dict[float, Trial] = {trial.id: trial for trial in optimizer.trials}
-    has: list[Trial | Attached] = [*trials.values(), *optimizer.attached, *optimizer.detached]
+    columns = table_columns(optimizer.domain)
+    trials = optimizer.trials
+    has: list[Trial | Attached] = [*trials, *optimizer.attached, *optimizer.detached]
     there = Counter((*own.x.tolist(), own.value) for own in has)
-    there.update((*t.x.tolist(), said.value) for t in trials.values() for said in t.corrections)
+    there.update((*t.x.tolist(), said.value) for t in trials for said in t.corrections)
     told: dict[int, _Row] = {}
     new: list[_Row] = []
     known, lines, wrong, warnings, empty = 0, [], [], [], []
     rows, comma = _rows(path, [*columns.values(), "value"])
     for line, cells in rows:
-        if not cells["value"].strip() and cells.get("state", "").strip() in _WITHOUT_VALUE:
-            empty += [] if cells.get("state", "").strip() else [line]
+        if not cells["value"].strip() and (state := _cell_of(cells, "state")) in _WITHOUT_VALUE:
+            empty += [] if state else [line]
             continue
         try:
-            row = _read_row(optimizer, columns, line, cells, comma=comma)
+            row = _read_row(optimizer, trials, columns, line, cells, comma=comma)
         except InputError as error:
             wrong.append(f"line {line}: {error}")
             continue
-        number = as_number(cells.get("trial", ""))  # pandas turns numbers beside gaps into 2.0
-        trial = None if number is None else trials.get(number)
-        same = trial is not None and domain.words(trial.x) == domain.words(row.x)
-        if trial and same:  # a spreadsheet may have rounded the settings, and the value
-            own = [trial.value, *(said.value for said in trial.corrections)]
-            alike = [v for v in own if v is not None and math.isclose(v, row.value, rel_tol=1e-6)]
-            row = row._replace(x=trial.x, value=alike[0] if alike else row.value)
-            if _is_answer(row, trial) and trial.id not in told:
-                told[trial.id] = row
-                lines.append(line)
-                continue
+        if row.trial and row.answers and row.same and row.trial.id not in told:
+            told[row.trial.id] = row
+            lines.append(line)
+            continue
         there[key := (*row.x.tolist(), row.value)] -= 1
         if there[key] >= 0:
             known += 1
             continue
         new.append(row)
         lines.append(line)
-        if trial and (said := _doubt(row, trial, domain, same=same)):
+        if said := _doubt(row, optimizer.domain):
             warnings.append(f"line {line}: {said}")
     if wrong:
         raise InputError(f"{path}, nothing was taken. {_listed(wrong, ' ')}")
     if empty:
         warnings.append(f"Lines without a value were left out: {_listed(empty, ', ')}.")
-    if unused := [row.line for row in new if row.noise_var is not None]:
+    if unused := [row.line for row in new if row.unused]:
         warnings.append(
             "Attached results have no noise_var of their own, so that of these lines was not used: "
             f"{_listed(unused, ', ')}."
         )
-    return _Results(told, new, known, lines, warnings)
+    return _Results(told, new, known, lines, empty, warnings)
 
 
 def _read_row(
     optimizer: Optimizer,
+    trials: Sequence[Trial],
     columns: Mapping[str, str],
     line: int,
     cells: Mapping[str, str],
@@ -245,38 +256,65 @@ def _read_row(
     params = {n: _value(domain, n, cells[c], comma=comma) for n, c in columns.items()}
     x = domain.point(params, outside=True)
     domain.check_logarithms(x.unsqueeze(0), "settings")
-    number = read_number(cells["value"], "value", comma=comma)
-    value, noise_var = validation.answer(number, domain.like, "value"), None
-    if (text := cells.get("noise_var", "").strip()) and not optimizer.exact:
-        noise_var = read_number(text, "noise_var", comma=comma)
+    value = read_number(cells["value"], "value", comma=comma)
+    value = validation.answer(value, domain.like, "value")
+    number = as_number(cells.get("trial", ""))  # pandas turns numbers beside gaps into 2.0
+    trial = trials[int(number)] if number is not None and number in range(len(trials)) else None
+    same = trial is not None and domain.words(trial.x) == domain.words(x)
+    if trial and same:  # a spreadsheet may have rounded the settings, and the value
+        own = [trial.value, *(said.value for said in trial.corrections)]
+        alike = [v for v in own if v is not None and math.isclose(v, value, rel_tol=1e-6)]
+        x, value = trial.x, alike[0] if alike else value
+    noise, state, told_at = (_cell_of(cells, name) for name in ("noise_var", "state", "told_at"))
+    # Another study with the same seed may have asked the same: its finished trials show when.
+    was_open = not told_at and state not in ("attached", "failed", "abandoned")
+    answers = trial is not None and trial.state is TrialState.RUNNING and was_open
+    noise_var = None
+    if noise and answers and same and not optimizer.exact:
+        noise_var = read_number(noise, "noise_var", comma=comma)
         noise_var = validation.noise_variance(noise_var, "noise_var", domain.like)
-    state, told_at = (cells.get(name, "").strip() for name in ("state", "told_at"))
-    return _Row(line, params, x, value, noise_var, state, told_at)
+    unused = bool(noise) and noise_var is None
+    known = trial, same, answers, noise_var, unused, _as_time(told_at)
+    return _Row(line, params, x, value, *known)
 
 
-def _is_answer(row: _Row, trial: Trial) -> bool:
-    """Whether a row with a trial's number and settings is its answer, and not another result.
-
-    Another study with the same seed may have asked the same: its finished trials show when.
-    """
-    was_open = not row.told_at and row.state not in ("attached", "failed", "abandoned")
-    return trial.state is TrialState.RUNNING and was_open
+def _cell_of(cells: Mapping[str, str], name: str) -> str:
+    """A cell's text; empty for a missing cell, and for what pandas and R write for one."""
+    text = cells.get(name, "").strip()
+    return "" if text.lower() in ("na", "nan", "nat", "<na>") else text
 
 
-def _doubt(row: _Row, trial: Trial, domain: Domain, *, same: bool) -> str | None:
+def _as_time(text: str) -> datetime | None:
+    """The time that a text stands for, in UTC if it names no zone; None for any other text."""
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+
+def _doubt(row: _Row, domain: Domain) -> str | None:
     """A warning about a row that is attached although it has a trial's number, if there is need."""
-    if _is_answer(row, trial) and not same:
+    trial = row.trial
+    if trial is None:
+        return None
+    if row.answers and not row.same:
         return (
             f"trial {trial.id} still runs, with {domain.words(trial.x)}; this row has "
             f"{domain.words(row.x)}, so it counts as another result."
         )
-    if same and trial.told_at and row.told_at == _cell(datetime.fromtimestamp(trial.told_at, UTC)):
-        found = "failed" if trial.value is None else f"has {trial.value} already"
-        return (
-            f"trial {trial.id} {found}, so {row.value} counts as another result; to replace it, "
-            f"detach that, and run botorch-delay correct STUDY {trial.id} {row.value}."
-        )
-    return None
+    if not (row.same and trial.told_at and row.told_at):
+        return None
+    if abs(row.told_at.timestamp() - trial.told_at) > 1.0:  # of another study
+        return None
+    command = f"correct STUDY {trial.id} {row.value}"
+    found = "failed" if trial.value is None else f"has {trial.value} already"
+    if trial.state is TrialState.ABANDONED:
+        command, found = f"tell STUDY {trial.id} {row.value}", "was abandoned"
+    return (
+        f"trial {trial.id} {found}, so {row.value} counts as another result; to replace it, detach "
+        f"that, and run botorch-delay {command}."
+    )
 
 
 def _listed(found: Sequence[Any], between: str) -> str:

@@ -982,6 +982,38 @@ def test_a_row_that_may_be_meant_as_a_correction_is_warned_of(tmp_path):
     assert import_results(opt, path) == (0, 0, 2)  # once is enough
 
 
+def test_an_abandoned_trial_takes_a_late_answer_by_tell(tmp_path):
+    opt = bd.RandomOptimizer(bd.Space(dose=bd.Choice([None, 1])))
+    opt.mark_abandoned(opt.ask())
+    path = tmp_path / "out.csv"
+    write_results(opt, path)
+    row = next(csv.DictReader(path.read_text().splitlines())) | {"value": "0.5", "dose": ""}
+    row["told_at"] = row["told_at"].removesuffix("+00:00")  # None and times as pandas writes them
+    row["dose"] = "" if opt.trials[0].params["dose"] is None else "1"
+    path.write_text("\n".join([",".join(row), ",".join(row.values())]))
+    with pytest.warns(UserWarning, match=r"was abandoned, .* run botorch-delay tell STUDY 0 0.5"):
+        assert import_results(opt, path) == (0, 1, 0)
+
+
+def test_noise_variances_that_are_not_used_stop_no_import(tmp_path):
+    opt = bd.RandomOptimizer(bd.Space(dose=bd.Float(0, 1)))
+    (tmp_path / "in.csv").write_text("dose,value,noise_var\n0.25,1.0,0\n0.5,2.0,NA\n")
+    with pytest.warns(UserWarning, match=r"of these lines was not used: 2\."):
+        assert import_results(opt, tmp_path / "in.csv") == (0, 2, 0)
+
+
+def test_a_row_that_someone_has_typed_is_not_overwritten(tmp_path):
+    opt = bd.RandomOptimizer(bd.Space(dose=bd.Float(0, 1)))
+    opt.tell(opt.ask(), 1.0)
+    path = tmp_path / "out.csv"
+    write_results(opt, path)
+    before = path.read_text() + ",0.5,,,,,planned,,,\n"
+    path.write_text(before)
+    with pytest.raises(InputError, match="holds a row that the study does not have, in line 3"):
+        write_results(opt, path)
+    assert path.read_text() == before
+
+
 def test_what_was_taken_back_or_corrected_is_not_imported_again(tmp_path):
     opt = bd.RandomOptimizer(bd.Space(dose=bd.Float(0, 1)))
     for trial in opt.ask(3):

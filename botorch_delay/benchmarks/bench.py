@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from botorch_delay.benchmarks.functions import PROBLEMS, split_of
+from botorch_delay.benchmarks.functions import PROBLEMS, SHIPPED, split_of
 from botorch_delay.benchmarks.methods import METHODS
 from botorch_delay.benchmarks.simulator import DELAYS
 from botorch_delay.benchmarks.suites import Cell, Suite, read_run, run_suite
@@ -266,7 +266,7 @@ def number(value: float, *, sign: bool = False) -> str:
 def _report(results: Results, suite: Suite, lacking: Sequence[str]) -> list[str]:
     """The lines of the report, in Markdown."""
     runs, missing, kinds = results.runs, results.missing, ""
-    if any(name.endswith(("-exact", "-box")) and name in PROBLEMS for name in runs["problem"]):
+    if any(name.endswith(("-exact", "-box")) and name in SHIPPED for name in runs["problem"]):
         kinds = " `-exact` boxes have no noise, `-box` ones noise of 5 % of the spread of values."
     done = f"{len(runs):,} runs"
     if missing:

@@ -296,7 +296,7 @@ TESTING_TABLES = (
     *("hpolib-protein_structure", "hpolib-slice_localization"),
     *("nasbench201-cifar100", "nasbench201-imagenet"),
 )
-_SHIPPED = frozenset(PROBLEMS)  # others are registered by users
+SHIPPED = frozenset(PROBLEMS)  # others are registered by users
 TESTING = {*TESTING_BOXES, *TESTING_COCO, *TESTING_TABLES}
 # Default rules and models of the practical mode are chosen on these.
 DEVELOPMENT_BOXES = tuple(
@@ -311,6 +311,6 @@ DEVELOPMENT_BOXES = tuple(
 
 def split_of(problem: str) -> str:
     """Whether a problem is for "testing" only, for "development" of defaults, or "your own"."""
-    if problem not in _SHIPPED:
+    if problem not in SHIPPED:
         return "your own"
     return "testing" if problem in TESTING else "development"

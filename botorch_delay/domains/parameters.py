@@ -423,7 +423,7 @@ class Choice(Parameter):
 
     def encode(self, value: Any, name: str, *, outside: bool = False) -> float:
         value = value.item() if isinstance(value, np.generic) else value
-        if not is_equal(value, value) and None in self.values:
+        if None in self.values and not is_equal(value, value) and np.ndim(value) == 0:
             value = None  # which pandas turns into NaN or NA
         for own, number in zip(self.values, self.column, strict=True):
             if is_equal(value, own):

@@ -6,6 +6,7 @@ Importing this module registers the node, and :class:`botorch_delay.MaxVariance`
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -54,6 +55,8 @@ __all__ = ["DelayGenerationNode"]
 KEY = "botorch_delay"  # of the record of an ask, in the metadata of its generator run
 _MAX_ARMS = 10_000  # per trial; an arm's number is its trial's index times this, plus its place
 _LIKE = torch.empty(0, dtype=torch.double)  # dtype and device of the optimizer's tensors
+
+logger = logging.getLogger(__name__)
 
 # Any other status counts as running, abandoned included: Ax does not suggest such arms again.
 _STATES = {
@@ -202,8 +205,17 @@ class DelayGenerationNode(Readable, ExternalGenerationNode):
     def _update(self, experiment: Experiment, data: Data) -> _ExperimentRun:
         run = self._run
         is_other = run is None or run.experiment is not experiment or run.goal != _goal(experiment)
-        if run is None or is_other or run.was_corrected(data):  # a run's values must not change
-            run = self._run = _ExperimentRun(self.name, experiment, self._settings)
+        if run is None or is_other:
+            run = _ExperimentRun(self.name, experiment, self._settings)
+        elif run.was_corrected(data):  # a run's values must not change
+            corrected = _ExperimentRun(self.name, experiment, self._settings)
+            try:
+                corrected.take_in(corrected.past(data))
+                run = corrected
+            except StorageError as error:  # what was decided with the old values cannot be repeated
+                logger.warning("the corrected data are not used: %s", error)
+                run.keep_values(data)
+        self._run = run
         run.take_in(run.past(data))
         return run
 
@@ -253,10 +265,19 @@ class _ExperimentRun(EngineRun):
         return {name: self._kinds[name].cast(v) for name, v in self.domain.params(x).items()}
 
     def was_corrected(self, data: Data) -> bool:
-        """Whether data that were used have changed since."""
+        """Whether data that were used have changed since, to a value that can be used."""
         rows = self._rows(data)
         # As text, since NaN, for an unknown standard error, does not equal itself.
-        return any(str(rows.get(place, row)) != str(row) for place, row in self._used.items())
+        return any(
+            str(rows[place]) != str(row) and math.isfinite(rows[place][0])
+            for place, row in self._used.items()
+            if place in rows
+        )
+
+    def keep_values(self, data: Data) -> None:
+        """Take changed data as known, and go on with the values that were used."""
+        rows = self._rows(data)
+        self._used = {place: rows.get(place, row) for place, row in self._used.items()}
 
     def _rows(self, data: Data) -> dict[tuple[int, str], tuple[float, float]]:
         """Mean and standard error of the metric, by the numbers of trials and names of arms."""

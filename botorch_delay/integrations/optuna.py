@@ -38,10 +38,12 @@ try:
     from optuna.trial import TrialState as Theirs
 
     from botorch_delay.integrations.optuna_space import (
+        CONSTRAINED,
         NEVER_SUGGESTED,
         NONE_SHARED,
         as_parameter,
         checked_space,
+        has_constraints,
         shared_by_all,
         space_warning,
         usable,
@@ -123,6 +125,9 @@ class DelaySampler(BaseSampler):
         with self._cache.lock:
             space, place = self._find_space(study), (study._storage, study._study_id)
             completed, given = usable(study), self._search_space is not None
+            if (*place, CONSTRAINED) not in self._cache.warned and has_constraints(completed):
+                self._cache.warned.add((*place, CONSTRAINED))
+                logger.warning("%s", CONSTRAINED)
             unwarned = place not in self._cache.warned
             if unwarned and (warning := space_warning(completed, space, given=given)):
                 self._cache.warned.add(place)
@@ -294,7 +299,7 @@ class _StudyRun(EngineRun):
                 for other in others
                 if other.number not in lost
                 and other.state is Theirs.RUNNING
-                and self._running_at(other) == record["x"]
+                and (self._record(other) or {}).get("x") == record["x"]
             ]
             asked = {n: self.replica.trial(n) for n in twins}  # as far as the optimizer knows
             news = [n for n, own in asked.items() if own is None or own.x.tolist() != record["x"]]
@@ -302,10 +307,8 @@ class _StudyRun(EngineRun):
                 break  # no other claims it, or only claimed points are left
             if news:
                 # The twins may choose again too, from the same data. So each skips a different
-                # number of points, and never returns to a point that it gave up. Those that were
-                # not asked here keep their points.
-                foreign = {other.number for other in others if self._record(other) is None}
-                skip += sum(twin < number or twin in foreign for twin in news)
+                # number of points, and never returns to a point that it gave up.
+                skip += sum(twin < number for twin in news)
             else:  # points may be left, but too few to pass over some for the others
                 skip, ahead = 0, False
             self.replica.forget(number)
@@ -361,17 +364,6 @@ class _StudyRun(EngineRun):
             return
         yield self.past_ask(record, TrialState.FAILED, reason="other values were evaluated")
         yield self.past_result(-1 - trial.number, asked | suggested, value)
-
-    def _running_at(self, trial: FrozenTrial) -> list[float] | None:
-        """The numbers of a running trial's point, which need not have been asked here, if known."""
-        if (record := self._record(trial)) is not None:
-            return list(record["x"])
-        params = trial.system_attrs.get("fixed_params", {}) | trial.params
-        try:
-            own = {name: params[name] for name in self.domain.columns.parameters}
-            return self.domain.point(own).tolist()
-        except (InputError, LookupError):
-            return None
 
     def _record(self, trial: FrozenTrial) -> Mapping[str, Any] | None:
         """The record of a trial that was asked here."""

@@ -87,8 +87,6 @@ def space_warning(
     """
     if not completed:
         return None
-    if any("constraints" in trial.system_attrs for trial in completed):
-        return CONSTRAINED
     if given:
         seen = [item for trial in completed for item in trial.distributions.items()]
         unseen = sorted(space.keys() - {name for name, _ in seen})
@@ -104,6 +102,13 @@ def space_warning(
     if not space:
         return NONE_SHARED
     return NOT_IN_ALL.format(", ".join(left_out)) if left_out else None
+
+
+def has_constraints(completed: Iterable[FrozenTrial]) -> bool:
+    """Whether a trial has values of constraints, all in one attribute or each in its own."""
+    return any(
+        key.split(":")[0] == "constraints" for trial in completed for key in trial.system_attrs
+    )
 
 
 def usable(study: Study) -> list[FrozenTrial]:

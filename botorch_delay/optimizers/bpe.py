@@ -33,7 +33,7 @@ from botorch_delay.exceptions import (
 from botorch_delay.gp.surrogate import Learned
 from botorch_delay.history.events import Event
 from botorch_delay.history.point_status import row_of
-from botorch_delay.history.trials import Suggestion, Trial
+from botorch_delay.history.trials import Attached, Suggestion, Trial
 from botorch_delay.optimizers.audit import Audit
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.budget import Budget
@@ -168,7 +168,8 @@ class BPEDelayOptimizer(Optimizer):
         self._maximizer = Maximizer(*shared) if config.rule else None
         self._budget = Budget(config, self._ledger, self._rounds) if config.budget_factor else None
         self._audit = Audit(config, self._ledger, self._rounds, self._budget)
-        self._warned = False  # that the answers contradict the constants of a claim
+        # The number of corrections when it was last warned that answers contradict the constants.
+        self._warned = -1
         model = None if self._maximizer is None else self._maximizer.model
         audit = self._audit if config.proves else None
         every = self._feasibility, self._rounds, model, audit, self._budget
@@ -412,13 +413,17 @@ class BPEDelayOptimizer(Optimizer):
     def _decide_after_settled(self, trial: Trial) -> None:
         if (tested := self._audit.test()) is not None:
             self._happen("tested", data=tested)
-        if not self._warned and self._config.proves and self._audit.is_refuted:
-            self._warned = True
-            warn(CONTRADICTED, RefutedWarning)
         if len(self._ledger) == self.horizon and not any(
             self._rounds.of(running) for running in self._ledger.running()
         ):
             self._close_last()
+
+    def _warn_doubtful(self, new: Sequence[Trial | Attached], known: int) -> None:
+        super()._warn_doubtful(new, known)
+        audit = self._audit
+        if self._config.proves and self._warned != audit.amended and audit.is_refuted:
+            self._warned = audit.amended
+            warn(CONTRADICTED, RefutedWarning)
 
     def _close_last(self) -> None:
         if (current := self._rounds.open) is not None:

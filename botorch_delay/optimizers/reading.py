@@ -317,7 +317,7 @@ class ReadableRun(Run, ABC):
         The columns are ``trial`` (its id, None for attached results), the parameters (as
         ``"parameter NAME"`` if a column has that name), ``state`` (of the trial, or "attached"),
         ``value`` in the user's sign, ``corrected_from`` (the value before the last correction),
-        ``noise_var``, ``reason`` of a failure, also of one that was corrected, ``round``, and the
+        ``noise_var``, ``reason`` of an end without a value, also if corrected, ``round``, and the
         times ``asked_at`` and ``told_at`` (or when it was attached), in UTC.
         """
         named = table_columns(self._domain)

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.elimination.open_round import WAITING_SLOT
-from botorch_delay.exceptions import InputError, OutlierWarning, StorageError
+from botorch_delay.exceptions import InputError, OutlierWarning, RefutedWarning, StorageError
 from botorch_delay.history.events import Event, truncated
 from botorch_delay.history.trials import Trial, TrialState
 from botorch_delay.optimizers.bpe import BPEDelayOptimizer
@@ -42,7 +42,7 @@ class PastTrial:
         record: the record that :meth:`Replica.ask` returned with the point; None for a trial that
             was not asked here, whose result is attached once it is completed.
         noise_var: the known noise variance of the answer, or None; only with a record.
-        reason: why it failed.
+        reason: why it failed or was abandoned.
     """
 
     number: int
@@ -290,6 +290,7 @@ class Replica:
         changed = sorted(changed, key=order)
         with warnings.catch_warnings():  # wrong results are corrected in the other system
             warnings.simplefilter("ignore", OutlierWarning)
+            warnings.simplefilter("ignore", RefutedWarning)  # once for every rebuild, else
             for past in changed:
                 if past.record is None:
                     value = past.value if past.state is TrialState.COMPLETED else None
@@ -346,7 +347,7 @@ class Replica:
             state = past.state
         lost = state is TrialState.ABANDONED or (number in self._lost and state in _ENDS)
         if lost and trial.state is TrialState.RUNNING:
-            optimizer.mark_abandoned(trial)
+            optimizer.mark_abandoned(trial, past.reason if state is TrialState.ABANDONED else "")
             self._note_end(number)
         if state is TrialState.COMPLETED and trial.state is not TrialState.COMPLETED:
             assert past.value is not None

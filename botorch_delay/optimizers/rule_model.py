@@ -170,9 +170,13 @@ class RuleModel(View, TrialObserver):
         steps = sorted(r.told_step or 0 for r in results if r.value is not None)
         last = steps[self.renewals * RENEWED_EVERY - 1]
         values: dict[int, list[float]] = {}
-        later = set()
+        later, since, before = set(), set(), []
         for result in results:
             key, step = self.key(result), result.told_step
+            if (result.id if isinstance(result, Trial) else (step or 0) - 1) >= last:
+                since.add(key)  # asked or attached after the renewal
+                continue
+            before.append(result)
             if step is None or step > last or getattr(result, "state", None) is _ABANDONED:
                 later.add(key)
             else:
@@ -185,10 +189,10 @@ class RuleModel(View, TrialObserver):
         y = sent([sum(values[key]) / len(values[key]) for key in keys], X)
         kept = representative(X / self.surrogate.covar_module.lengthscale, y)
         in_use = {keys[row] for row in kept.tolist()}
-        left_out = set(keys) - in_use
+        left_out = set(keys) - in_use - since
         if not self.finite or len(self.candidates) <= TABLE_POOL:
             return left_out, None
-        told = [r for r in results if r.value is not None and self.key(r) in in_use]
+        told = [r for r in before if r.value is not None and self.key(r) in in_use]
         data = self.surrogate.data(Answers.of(self._domain, self._sign, told))
         moments = self.surrogate.posterior(data).at(self.candidates)
         upper = moments.mean + POOL_FACTOR * moments.deviation

@@ -140,7 +140,7 @@ def legend_below(ax: Any, columns: int, **options: Any) -> None:
     from matplotlib.transforms import ScaledTranslation
 
     labels = ax.xaxis.get_tightbbox()  # None if the axis is not visible
-    inches = 0.0 if labels is None else (ax.bbox.y0 - labels.y0) / ax.figure.dpi
+    inches = 0.0 if labels is None else max(ax.bbox.y0 - labels.y0, 0.0) / ax.figure.dpi
     # A distance in inches, as a layout that makes room for the legend makes the axes smaller.
     below = ax.transAxes + ScaledTranslation(0.0, -inches, ax.figure.dpi_scale_trans)
     options |= {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "bbox_transform": below}

@@ -159,6 +159,17 @@ def test_corrected_data_count_at_once(tmp_path):
     assert node.optimizer is optimizer  # nothing has changed since
 
 
+def test_a_correction_that_cannot_be_used_leaves_the_node_usable():
+    client = make_client(DelayGenerationNode(horizon=40))
+    client.get_next_trials(max_trials=3)
+    for index, value in enumerate([0.25, 0.5, 4.0]):
+        client.complete_trial(index, raw_data={"loss": value})
+    client.get_next_trials(max_trials=1)
+    client.attach_data(0, raw_data={"loss": math.nan})
+    client.get_next_trials(max_trials=1)
+    assert [trial.value for trial in node_of(client).optimizer.trials[:3]] == [0.25, 0.5, 4.0]
+
+
 def test_a_new_horizon_counts_further_arms():
     client = make_client(DelayGenerationNode(horizon=2))
     for index in client.get_next_trials(max_trials=4):

@@ -696,17 +696,6 @@ def test_trials_without_any_parameter_of_the_search_space_are_not_failures():
     assert study.best_params == {"model": "forest", "depth": 4}
 
 
-def test_points_of_running_enqueued_trials_are_not_asked_while_others_are_left():
-    space = {"kind": CategoricalDistribution(["a", "b"]), "n": IntDistribution(1, 2)}
-    for seed in range(3):
-        study = make_study(DelaySampler(search_space=space, seed=seed))
-        for kind in "ab":
-            study.enqueue_trial({"kind": kind, "n": 1})
-        asked = [study.ask(space).params for _ in range(4)]
-        assert [params["n"] for params in asked] == [1, 1, 2, 2]
-        assert asked[2] != asked[3]
-
-
 def test_a_pruned_point_is_not_asked_for_ever():
     def objective(trial):
         if trial.suggest_float("x", 0, 1) > 0.5:
@@ -742,11 +731,12 @@ def test_a_search_space_with_another_range_is_told(caplog):
     assert caplog.text.count("No completed trial has the range of rate that search_space") == 1
 
 
-def test_constraints_are_ignored_with_a_word(caplog):
+@pytest.mark.parametrize("key", ["constraints", "constraints:memory"])
+def test_constraints_are_ignored_with_a_word(caplog, key):
     study = make_study(DelaySampler(search_space=PLANE))
     for _ in range(3):
         trial = study.ask(PLANE)
-        study._storage.set_trial_system_attr(trial._trial_id, "constraints", [1.0])
+        study._storage.set_trial_system_attr(trial._trial_id, key, [1.0])
         study.tell(trial, height(trial.params))
     assert caplog.text.count("Optuna's constraints are ignored") == 1
 

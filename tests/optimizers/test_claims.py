@@ -744,6 +744,20 @@ def test_answers_that_contradict_the_constants_end_the_claim(mode):
     assert "Nothing is certified: norm_bound is 0.05, and the answers need" in str(certificate)
 
 
+@pytest.mark.filterwarnings("error:The answers contradict norm_bound")
+def test_a_warning_of_a_refuted_claim_comes_last_and_again_after_a_correction():
+    opt = optimizer(3, **DESIGN | {"confidence": bd.RKHSConfidence(1.0, 0.01)})
+    asked = opt.ask(3)
+    opt.tell(asked[0], 0.0)
+    opt.tell(asked[1], 0.0)
+    with pytest.raises(RefutedWarning):
+        opt.tell(asked[2], 99.0)
+    assert len(opt.rounds) == 1  # the last round is closed all the same
+    opt.correct(asked[2], 0.0)
+    with pytest.raises(RefutedWarning):
+        opt.correct(asked[1], 99.0)
+
+
 @pytest.mark.parametrize("share", [1.0, 0.5])
 def test_half_the_norm_is_found_out_and_the_norm_is_not(share):
     problem = paper_problem(lengthscale=0.8, seed=0)

@@ -71,6 +71,21 @@ def test_a_run_that_was_resumed_asks_the_same_point():
     assert counted(opt) == counted(other)
 
 
+@pytest.mark.parametrize("attach", [False, True])
+def test_points_asked_or_attached_again_after_a_choice_do_not_change_it(tmp_path, attach):
+    opt = bd.BPEDelayOptimizer(bd.BoxDomain(BOX), 200, seed=3)
+    X = torch.rand(40, 2, generator=generator(0), dtype=torch.double)
+    noise = 0.05 * torch.randn(40, generator=generator(1), dtype=torch.double)
+    opt.attach(X, -(X - 0.4).square().sum(dim=1) + noise)
+    asked = opt.ask(2)
+    assert any((trial.x == X).all(dim=1).any() for trial in asked)  # the best is asked again
+    if attach:
+        opt.attach(X[-1], f(X[-1]))
+    opt.save(tmp_path / "run.db")
+    again = bd.load(tmp_path / "run.db")
+    assert [trial.x.tolist() for trial in again.ask(3)] == [t.x.tolist() for t in opt.ask(3)]
+
+
 def test_a_point_that_was_left_out_counts_with_all_its_answers_when_it_is_asked_again():
     opt = make()
     opt.ask()
