@@ -82,6 +82,14 @@ def as_records(table: Any) -> Any:
     return table.to_dict("records")
 
 
+def have_same_index(one: Any, other: Any) -> bool:
+    """Whether two objects of pandas have equal indices, in order; true unless both have one."""
+    first: Any = getattr(one, "index", None)
+    second: Any = getattr(other, "index", None)
+    both = hasattr(first, "equals") and hasattr(second, "equals")
+    return not both or bool(first.equals(second))
+
+
 def is_number(value: Any) -> bool:
     """Whether a value is a number; True and False are not."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.domains.domain import Points
-from botorch_delay.domains.values import Series
+from botorch_delay.domains.values import Series, have_same_index
 from botorch_delay.exceptions import (
     BotorchDelayError,
     FewerTrialsWarning,
@@ -231,12 +231,18 @@ class Optimizer(ReadableRun):
             x: points, ``d`` or ``n x d``, in the domain or not; or the values of one point as a
                 dict by name, a list of such dicts, or a ``pandas.DataFrame``. There numbers may lie
                 outside their intervals and between their steps, but an Int must be whole.
-            y: a number for one point, else ``n`` or ``n x 1``, a list or a ``pandas.Series``.
+            y: a number for one point, else ``n`` or ``n x 1``, a list or a ``pandas.Series``, in
+                the order of the points.
 
         Raises:
-            InputError: if shapes, types or names do not fit, a number is not finite, or one is not
-                above 0 where its logarithm is modelled; nothing is added then.
+            InputError: if shapes, types, names or indices do not fit, a number is not finite, or
+                one is not above 0 where its logarithm is modelled; nothing is added then.
         """
+        if not have_same_index(x, y):
+            raise InputError(
+                "x and y must have the same index, in the same order; pass y.loc[x.index], or "
+                "y.to_numpy() to pair them row by row."
+            )
         by_name = not isinstance(x, Tensor | np.ndarray)
         x = self._domain.points_of(x, "x")
         single = x.dim() == 1

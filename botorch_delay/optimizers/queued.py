@@ -26,8 +26,10 @@ class QueuedOptimizer(Optimizer):
     it is told that at once and asks again. If the queue is empty, every ask is for that point until
     one of its answers arrives. For K independent arms, delays then cost at most the sum over the
     arms of the largest number of answers outstanding (their theorem 6); with many dependent points
-    this says little. Failures are passed on like answers, abandoned trials are not. Certificates of
-    the wrapper are proved; those of ``base``, whose asks are in another order, are not.
+    this says little. Failures are passed on like answers, abandoned trials are not. As all workers
+    begin at one point, pass ``max_failures=None`` to ``run`` where a point may always fail.
+    Certificates of the wrapper are proved; those of ``base``, whose asks are in another order, are
+    not.
 
     Args:
         base: a fresh optimizer on a finite domain; from now on only the wrapper may use it.

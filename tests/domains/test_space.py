@@ -713,3 +713,18 @@ def test_none_is_found_again_in_tables_of_pandas():
     assert arms.domain.table(arms.domain.points) == space.domain.table(points)
     with pytest.raises(InputError, match=r"arm 0 has no depth, got nan"):
         Space.arms(table, kind=space.parameters["kind"])
+
+
+def test_values_of_pandas_are_not_paired_with_other_rows():
+    table = pd.DataFrame({"a": [0.25, 0.5, 0.75]})
+    values = pd.Series([1.0, 2.0, 3.0])
+    opt = bd.RandomOptimizer(Space(a=Float(0, 1)))
+    with pytest.raises(InputError, match="x and y must have the same index"):
+        opt.attach(table[::-1], values)
+    opt.attach(table[::-1], values[::-1])
+    opt.attach(table[::-1], [6.0, 5.0, 4.0])
+    assert [(r.x.item(), r.value) for r in opt.attached[::2]] == [
+        (0.75, 3.0),
+        (0.25, 1.0),
+        (0.5, 5.0),
+    ]
