@@ -19,6 +19,7 @@ from botorch.models.transforms.input import InputTransform
 from gpytorch.constraints import Interval, Positive
 from gpytorch.kernels import (
     AdditiveKernel,
+    AdditiveStructureKernel,
     ConstantKernel,
     Kernel,
     LinearKernel,
@@ -106,12 +107,15 @@ def check_kernel(covar_module: Any, like: Tensor) -> Kernel:
                 f"covar_module has a {type(part).__name__} in training mode, whose values change "
                 "from call to call; call covar_module.eval() first."
             )
+        if isinstance(part, AdditiveStructureKernel):
+            raise InputError(
+                "covar_module has an AdditiveStructureKernel, which GPyTorch cannot evaluate at as "
+                "many points as columns; add one kernel for each column, with active_dims."
+            )
     try:
         with torch.no_grad():
             # All points: some kernels overflow far out. GPyTorch checks the column count here.
             prior = covar_module(like, diag=True)
-            # GPyTorch's AdditiveStructureKernel fails at as many points as columns.
-            covar_module(like[:1].expand(like.shape[1], -1), diag=True)
             values = covariance(covar_module, like[:1], like[:1])
             kinds = {prior.dtype, values.dtype}
     except Exception as error:

@@ -77,7 +77,7 @@ def test_covariance_on_a_device_is_that_on_the_cpu(name, most, monkeypatch):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_kernel_that_fails_at_as_many_points_as_columns_is_refused_at_once():
     additive = AdditiveStructureKernel(RBFKernel(), num_dims=3).double()
-    with pytest.raises(InputError, match="cannot be evaluated on points with 3 columns: IndexErr"):
+    with pytest.raises(InputError, match=r"has an AdditiveStructureKernel, .* active_dims"):
         check_kernel(additive, torch.zeros(7, 3, dtype=torch.double))
 
 

@@ -18,8 +18,6 @@ from botorch_delay.exceptions import (
 )
 from botorch_delay.history.trials import TrialState
 
-pytestmark = pytest.mark.usefixtures("small_searches")
-
 ENGINES = ["ax", "optuna", "ray"]
 for engine in ENGINES:  # some draw from global generators as they are imported
     with contextlib.suppress(MissingExtraError):
