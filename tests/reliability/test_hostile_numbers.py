@@ -20,6 +20,7 @@ from botorch_delay.exceptions import (
     InputError,
     NumericsWarning,
     OutlierWarning,
+    RefutedWarning,
 )
 
 pytestmark = pytest.mark.reliability
@@ -154,7 +155,7 @@ def trial_of_one(seed):
         warnings.simplefilter("always")
         opt = make(rng, seed)
         play(rng, opt, make_values(rng, opt.domain.like.dtype))
-    known = (NumericsWarning, InputDataWarning, FitWarning, OutlierWarning)
+    known = (NumericsWarning, InputDataWarning, FitWarning, OutlierWarning, RefutedWarning)
     assert all(issubclass(w.category, known) for w in caught), [str(w.message) for w in caught]
     return sum(issubclass(w.category, NumericsWarning) for w in caught)
 
