@@ -120,11 +120,7 @@ class DelayedGP(SingleTaskGP):
             at = train_X if len(train_X) else train_X.new_zeros(1, train_X.shape[1])
             check_prior(covar_module, mean_module, at, input_transform)
         validation.warn_single_precision(train_X)
-        with (
-            warnings.catch_warnings(),
-            validate_input_scaling(False),
-            _small_noise_is_kept(),
-        ):
+        with warnings.catch_warnings(), validate_input_scaling(False), _small_noise_is_kept():
             warnings.simplefilter("ignore", InputDataWarning)
             super().__init__(
                 train_X,

@@ -166,15 +166,7 @@ class ReadableRun(Run, ABC):
             order = scores.argsort(descending=True)
             at = _first_among(answered[moved(order, answered.device)], candidates)
         if at is None:
-            posterior, half = judged.intervals(candidates)
-            safest = posterior.mean - half if surrogate.learned else posterior.mean
-            at = int(safest.argmax())
-            noisy = surrogate.learned and surrogate.scaled and not surrogate.is_exact
-            if noisy and not (tried or self._domain.is_discrete):
-                fails = failing_places(surrogate, self._feasibility, judged.data.X)
-                draws = generator_for(self._config.seed, self._ledger.answer_count)
-                search = self._domain, draws, fails
-                safer = judged.safest_nearby(candidates, safest, half, *search)
+            at, safer = self._safest(judged, candidates, beyond=not tried)
         x, index = candidates[at].clone(), None if rows is None else rows[at]
         x = x if safer is None else safer
         searched = 0 if safer is None else self._domain.dim
@@ -189,6 +181,25 @@ class ReadableRun(Run, ABC):
             interval, noise_std = ANSWER_ITSELF, 0.0
         params = self._domain.params(x)
         return Recommendation(x, index, mean, lower, upper, interval, len(here), params, noise_std)
+
+    def _safest(
+        self, judged: Judgement, candidates: Tensor, *, beyond: bool
+    ) -> tuple[int, Tensor | None]:
+        """The candidate with the best worst end, and an untried point that is better, if any.
+
+        Untried points, ``d``, are searched on boxes with learned noise, if ``beyond``.
+        """
+        surrogate = judged.surrogate
+        posterior, half = judged.intervals(candidates)
+        safest = posterior.mean - half if surrogate.learned else posterior.mean
+        at = int(safest.argmax())
+        noisy = surrogate.learned and surrogate.scaled and not surrogate.is_exact
+        if not (noisy and beyond) or self._domain.is_discrete:
+            return at, None
+        fails = failing_places(surrogate, self._feasibility, judged.data.X)
+        draws = generator_for(self._config.seed, self._ledger.answer_count)
+        search = self._domain, draws, fails
+        return at, judged.safest_nearby(candidates, safest, half, *search)
 
     @exclusive
     def predict(self, X: Points) -> Prediction:
