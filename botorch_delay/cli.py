@@ -137,7 +137,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="botorch-delay", description="Bayesian optimisation with late results.")
+    text = "Bayesian optimisation when results come back late."
+    parser = _Parser(prog="botorch-delay", description=text)
     parser.add_argument("--version", action="version", version=f"botorch-delay {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
@@ -186,7 +187,7 @@ def _add_study_commands(add: Callable[..., _Parser]) -> None:
     def of_study(name: str, command: Command, text: str) -> _Parser:
         added = add(name, command, text)
         added.add_argument("study", type=_study, help="the study's file")
-        added.add_argument("--json", action="store_true", help="for scripts")
+        added.add_argument("--json", action="store_true", help="print JSON, for scripts")
         added._negative_number_matcher = _NEGATIVE
         return added
 
@@ -198,7 +199,7 @@ def _add_study_commands(add: Callable[..., _Parser]) -> None:
     init.add_argument("--horizon", type=int, required=True, help="how many trials are planned")
     text = "small results are good (default: large ones)"
     init.add_argument("--minimize", action="store_true", help=text)
-    init.add_argument("--exact", action="store_true", help="no noise: never ask settings twice")
+    init.add_argument("--exact", action="store_true", help="no noise: never repeat settings")
     init.add_argument("--seed", type=int, default=0, help="random seed (default 0)")
 
     ask = on_study("ask", _ask, "which settings to try next")
@@ -213,7 +214,7 @@ def _add_study_commands(add: Callable[..., _Parser]) -> None:
         settle.add_argument("id", type=_id, help="the trial's id, as ask printed it")
     tell.add_argument("value", type=_result, help="its result")
     tell.add_argument(
-        "--noise-var", type=float, help="its variance, the square of its error bar, if known"
+        "--noise-var", type=float, help="noise variance of the result (error bar squared), if known"
     )
     text = 'the right result; "none" if there is none'
     correct.add_argument("value", type=_result_or_none, help=text)

@@ -241,7 +241,7 @@ def make_pool(executor: Any, timeout: float | None) -> Pool:
         )
     if timeout is not None:
         raise InputError(
-            f"A {type(executor).__name__} cannot stop an evaluation, so it keeps no timeout; use a "
+            f"A {type(executor).__name__} cannot stop an evaluation, so it takes no timeout; use a "
             "pebble.ProcessPool."
         )
     if isinstance(executor, ProcessPoolExecutor):

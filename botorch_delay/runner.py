@@ -93,13 +93,16 @@ class RunReport:
         return busy / (most_at_once(self.evaluations) * (end - begin)) if end > begin else 1.0
 
     def __str__(self) -> str:
-        pending = f", {len(self.pending)} of them still pending" if self.pending else ""
         lines = [
             f"{len(self.evaluations)} evaluations returned, {len(self.failed)} trials failed",
             f"workers: {most_at_once(self.evaluations)}, busy {self.utilization:.0%} of the time; "
-            f"{self.out_of_order} results out of order",
-            f"{self.resumed} trials were there before{pending}; abandoned: {len(self.abandoned)}",
+            f"results out of order: {self.out_of_order}",
         ]
+        if self.resumed:
+            pending = f", {len(self.pending)} of them still pending" if self.pending else ""
+            lines.append(f"trials from earlier runs: {self.resumed}{pending}")
+        if self.abandoned:
+            lines.append(f"trials abandoned: {len(self.abandoned)}")
         if self.certificate is not None:
             lines.append(f"ended by until_gap: {self.certificate}")
         return "\n".join(lines)
@@ -413,7 +416,7 @@ class _Loop:
         if self._is_hopeless() and self.in_flight:
             logger.warning(
                 "%d evaluations have failed and none has succeeded: nothing more is asked, and the "
-                "run ends unless one of the %d in flight succeeds",
+                "run ends unless an evaluation in flight succeeds (%d left)",
                 *(self.failures, len(self.in_flight)),
             )
 

@@ -30,6 +30,7 @@ from botorch_delay.exceptions import InputError
 from botorch_delay.gp.kernels import check_kernel, covariance
 from botorch_delay.gp.posterior import Data, Moments, Posterior
 from botorch_delay.gp.surrogate import Surrogate
+from botorch_delay.history.answers import Answers
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,9 @@ class Evidence:
     Attributes:
         kernel: the kernel of the values divided by ``scale``.
         data: the answers, averaged per point, in units of the values.
-        inverse_noise_std: the largest ``sqrt(spread / noise_var)`` over the answered points;
-            1 / lambda if all answers have the same noise variance.
+        inverse_noise_std: the largest ``sqrt(spread / noise_var)`` over the answered points, for
+            adaptive bounds ``1 / sqrt(noise_var)`` over all single answers; 1 / lambda if all
+            answers have the same noise variance.
         delta: the probability that any of the bounds fails, on either side.
         count: the number of points of a finite set at which bounds must hold at once; None on a
             box and in ``adaptive``, whose bounds need no union over points.
@@ -79,6 +81,20 @@ class Evidence:
         if scale != 1.0:
             data = replace(data, y=scale * data.y, noise_var=scale**2 * data.noise_var)
         return cls(surrogate.covar_module, data, ratio / scale, delta, count, scale=scale)
+
+    @classmethod
+    def of_all(cls, surrogate: Surrogate, answers: Answers, data: Data, delta: float) -> Evidence:
+        """Evidence for ``adaptive`` bounds from ``answers``, whose averages are ``data``.
+
+        The noise of each single answer counts there, as the number of answers that are averaged at
+        a point may depend on their noise.
+        """
+        evidence = cls.under(surrogate, data, delta)
+        if len(answers) == 0:
+            return evidence
+        _, noise = surrogate.singles(answers)
+        ratio = noise.min().item() ** -0.5
+        return replace(evidence, inverse_noise_std=ratio / surrogate.scale)
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from scipy.optimize import linprog
 from torch import Tensor
-from torch.quasirandom import SobolEngine
 
 from botorch_delay import validation
 from botorch_delay.domains.columns import Columns, are_feasible
+from botorch_delay.domains.devices import sobol_engine
 from botorch_delay.domains.domain import Domain, Encoding
 from botorch_delay.exceptions import BotorchDelayError, InputError, InputTypeError
 
@@ -227,6 +227,13 @@ class BoxDomain(Domain):
         validation.rows(X, "X", self.bounds)
         return self.holds(X)
 
+    def nearest(self, X: Tensor) -> Tensor:
+        """The nearest points within bounds and lists; constraints are ignored."""
+        found = X.clamp(*self.bounds)
+        for dim, values in self.lists.items():
+            found[:, dim] = values[(X[:, dim, None] - values).abs().argmin(dim=1)]
+        return found
+
     def holds(self, X: Tensor) -> Tensor:
         """:meth:`contains` without checks of shape, dtype and device."""
         low, high = self.bounds
@@ -251,7 +258,7 @@ class BoxDomain(Domain):
     @cached_property
     def _feasible_probes(self) -> list[bool]:
         """Results of ``feasible`` at ``_PROBES`` points, to recognise it; kept, it may be slow."""
-        unit = SobolEngine(self.dim, scramble=True, seed=0).draw(_PROBES, dtype=torch.double)
+        unit = sobol_engine(self.dim, 0).draw(_PROBES, dtype=torch.double)
         return self._passes(self.from_unit(unit.to(self.bounds))).tolist()
 
     def __repr__(self) -> str:

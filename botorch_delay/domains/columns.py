@@ -94,7 +94,7 @@ class Columns:
             both = {"missing": missing, "unknown": unknown}
             what = ", ".join(f"{names} {word}" for word, names in both.items() if names)
             raise InputError(
-                f"params must give each of {list(self.parameters)} a value, and no others: {what}."
+                f"Give a value for each of {list(self.parameters)}, and for nothing else: {what}."
             )
         found = {
             name: p.encode(params[name], name, outside=outside)

@@ -16,6 +16,7 @@ import torch
 from threadpoolctl import ThreadpoolController
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+from torch.quasirandom import SobolEngine
 
 
 def moved(X: Tensor, device: torch.device) -> Tensor:
@@ -38,6 +39,16 @@ def generator_for(seed: int, number: int) -> torch.Generator:
     """A CPU generator that depends only on the seed and a number, such as that of an ask."""
     mixed = (seed * 0x9E3779B97F4A7C15 + number * 0xBF58476D1CE4E5B9 + 1) % 2**63
     return torch.Generator().manual_seed(mixed)
+
+
+def sobol_engine(dim: int, seed: int) -> SobolEngine:
+    """A scrambled Sobol sequence that does not depend on torch's default dtype.
+
+    Its first point otherwise has that precision, whatever is drawn.
+    """
+    engine = SobolEngine(dim, scramble=True, seed=seed)
+    engine._first_point = engine._first_point.float()
+    return engine
 
 
 class Seeded(TorchFunctionMode):

@@ -24,6 +24,7 @@ from botorch_delay.domains.values import DataFrame, as_records, text_of
 from botorch_delay.exceptions import InputError, InputTypeError, OutsideWarning, warn
 
 MAX_LISTED = 8  # most numbers of a column that a message lists
+ROUNDING = 1e-9  # largest difference that passes for rounding, as a share of a column's range
 # The forms in which users may pass points, see ``Domain.points_of``.
 Points = Tensor | np.ndarray | Mapping[str, Any] | Sequence[Mapping[str, Any]] | DataFrame
 
@@ -228,6 +229,25 @@ class Domain(ABC):
             f"{'; '.join(filter(None, found)) or together}.",
             OutsideWarning,
         )
+
+    @abstractmethod
+    def nearest(self, X: Tensor) -> Tensor:
+        """The point of the domain that is nearest to each of ``X``: ``n x d``."""
+
+    def warn_rounded(self, X: Tensor) -> None:
+        """Warn of results at points outside of it, ``n x d``, that rounding alone keeps outside."""
+        if len(X) == 0:
+            return
+        low, high = self.bounds
+        near = ((self.nearest(X) - X).abs() <= ROUNDING * (high - low)).all(dim=1)
+        if bool(near.any()):
+            warn(
+                f"{int(near.sum())} of the results count as outside of the domain, and cannot be "
+                "recommended, although rounding alone separates their points from it: "
+                f"{X[near][0].tolist()} is the first. Pass points of the domain itself, or values "
+                "by name.",
+                OutsideWarning,
+            )
 
     def _why_outside(self, column: int, value: float) -> str:
         """Why a column's number cannot be asked; empty if it can."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -77,6 +79,8 @@ class Space:
         **named: Parameter,
     ) -> None:
         self.parameters = _merged(parameters, named)
+        constraints = tuple(constraints)
+        self._limits = {"constraints": constraints, "feasible": feasible}
         self.domain = _box(Columns(self.parameters), constraints, feasible)
 
     @classmethod
@@ -91,7 +95,8 @@ class Space:
     ) -> Space:
         """The finite set of all combinations that the constraints and ``feasible`` allow.
 
-        Arguments are those of the constructor; all parameters need steps or lists of values.
+        Arguments are those of the constructor; all parameters need steps or lists of values. Called
+        on a space, it begins with the parameters and constraints of that space.
 
         Example:
             >>> space = Space.grid(dose=Float(0.0, 1.0, step=0.25), act=Choice(["a", "b"]))
@@ -126,7 +131,7 @@ class Space:
         /,
         **named: Parameter,
     ) -> Space:
-        """The finite set of the rows of a table.
+        """The finite set of the rows of a table; on a space, with the parameters of that space.
 
         Args:
             table: a list of dicts, all with the same names; a ``pandas.DataFrame``; or the path of
@@ -165,6 +170,30 @@ class Space:
 
     def __repr__(self) -> str:
         return f"Space({', '.join(self.parameters)}: {self.domain!r})"
+
+
+class _OnSpaceToo(classmethod):  # type: ignore[type-arg]
+    """A class method that, called on a space, begins with what that space was made of."""
+
+    def __get__(self, space: Any, owner: Any = None) -> Any:
+        make = super().__get__(space, owner)
+        return make if space is None else partial(_with_own, make, space)
+
+
+def _with_own(make: Callable[..., Space], space: Space, *arguments: Any, **named: Any) -> Space:
+    """Call ``make`` with a space's parameters and, if it takes them, constraints as defaults."""
+    call = inspect.signature(make).bind(*arguments, **named)
+    for option, value in space._limits.items():
+        if option in call.signature.parameters:
+            call.arguments.setdefault(option, value)
+    given = dict(call.arguments.get("parameters") or {}) | call.arguments.pop("named", {})
+    call.arguments["parameters"] = space.parameters | given
+    return make(*call.args, **call.kwargs)
+
+
+# Not as decorators: type checkers and documentation know class methods.
+for _name in ("grid", "arms"):
+    setattr(Space, _name, _OnSpaceToo(vars(Space)[_name].__func__))
 
 
 def as_domain(domain: Any) -> Domain:

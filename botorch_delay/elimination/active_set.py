@@ -358,7 +358,7 @@ class FiniteActiveSet(ActiveSet):
             lower, upper = width.interval(found.rescaled(surrogate.offset, surrogate.scale))
         if answers.adaptive is not None:
             others = surrogate.data(answers.adaptive)
-            evidence = Evidence.under(surrogate, others, bounds.delta_of_all)
+            evidence = Evidence.of_all(surrogate, answers.adaptive, others, bounds.delta_of_all)
             of_all = bounds.confidence.adaptive(evidence)
             low, high = of_all.around(surrogate.posterior(others), self.points)
             lower, upper = torch.maximum(lower, low), torch.minimum(upper, high)

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
-from torch.quasirandom import SobolEngine
 
 from botorch_delay import validation
 from botorch_delay.confidence.bounds import Evidence, HalfWidth
@@ -24,7 +23,7 @@ from botorch_delay.confidence.nets import largest_prior_deviation
 from botorch_delay.design.ascent import maximize, snapped, stretched
 from botorch_delay.design.box import BoxDesign, corners
 from botorch_delay.domains.box import BoxDomain
-from botorch_delay.domains.devices import generator_for, moved, sent
+from botorch_delay.domains.devices import generator_for, moved, sent, sobol_engine
 from botorch_delay.domains.domain import Domain, PointKeys
 from botorch_delay.domains.finite import FiniteDomain
 from botorch_delay.elimination.active_set import (
@@ -142,7 +141,7 @@ class BoxActiveSet(ActiveSet):
 
     @property
     def rough_size(self) -> float:
-        unit = SobolEngine(self.domain.dim, scramble=True, seed=self._seed).draw(POOL)
+        unit = sobol_engine(self.domain.dim, self._seed).draw(POOL, dtype=torch.float32)
         inside = self._holds(self.domain.from_unit(sent(unit, self.domain.like)))
         return max(int(inside.sum()), 1) / POOL
 
@@ -331,7 +330,7 @@ def quasi_random(domain: Domain, n: int, seed: int, batch: int) -> Tensor:
     assert isinstance(domain, BoxDomain)
     if domain.is_constrained:
         return spread_points(domain, n, generator_for(seed, batch))
-    engine = SobolEngine(domain.dim, scramble=True, seed=seed).fast_forward(batch * n)
+    engine = sobol_engine(domain.dim, seed).fast_forward(batch * n)
     return domain.from_unit(sent(engine.draw(n, dtype=torch.double), domain.like))
 
 

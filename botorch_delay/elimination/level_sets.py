@@ -25,10 +25,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Generator, Tensor
-from torch.quasirandom import SobolEngine
 
 from botorch_delay.domains.box import BoxDomain
-from botorch_delay.domains.devices import moved, sent_rows
+from botorch_delay.domains.devices import moved, sent_rows, sobol_engine
 from botorch_delay.exceptions import EmptyDomainError
 
 _BATCHES = 16  # independent estimates of the volume
@@ -143,7 +142,7 @@ class _Cube:
         self.lists = sorted(domain.lists)
         self._margin, self._generator = margin, generator
         seeds = torch.randint(2**31, (_BATCHES,), generator=generator).tolist()
-        self._engines = [SobolEngine(self.dim, scramble=True, seed=seed) for seed in seeds]
+        self._engines = [sobol_engine(self.dim, seed) for seed in seeds]
 
     def draw(self) -> tuple[Tensor, Tensor]:
         """The next Sobol points of all batches, one batch after the other, and their margins.

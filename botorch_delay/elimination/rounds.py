@@ -209,8 +209,8 @@ class HorizonRounds:
 class GeometricRounds:
     """``q_1 = first``, ``q_r = ceil(growth * q_{r-1})``, for any horizon or none.
 
-    Without a horizon round r has the share ``delta / (r (r + 1))`` of delta. Make ``first`` about
-    the number of asks that an answer takes: each early round waits once, at any size. The cost of
+    Without a horizon round r has the share ``delta / (r (r + 1))`` of delta. Set ``first`` to about
+    the delay in asks that you expect: each early round waits once, however small it is. The cost of
     these rounds relative to :class:`HorizonRounds` (``guarantee.factor``) refers to the worst-case
     form of the regret bound, in terms of the maximal information gain.
 

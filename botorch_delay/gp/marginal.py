@@ -24,6 +24,9 @@ from botorch_delay.history.answers import Answers
 # factors by which all fitted lengthscales are multiplied.
 NOISES = np.geomspace(1e-7, 3.0, 12)
 FACTORS = np.geomspace(0.35, 1.0 / 0.35, 5)
+# Known noise variances count up to this: eigenvalues of more would hide those of the kernel, while
+# an answer with this much noise already tells nothing. In units where the kernel has variance 1.
+MOST_NOISE = 1e6
 CHUNK = 4096  # points at a time, to bound memory
 
 
@@ -55,7 +58,7 @@ def marginal_deviation(
     middle = (posterior.mean.cpu().double() - surrogate.offset) / surrogate.scale
     unknown = known.isnan()
     same, learns_noise = bool(unknown.all()), bool(unknown.any()) and not exact
-    own = known.nan_to_num(0.0 if learns_noise else surrogate.noise_var)
+    own = known.nan_to_num(0.0 if learns_noise else surrogate.noise_var).clamp_max(MOST_NOISE)
     noises = torch.from_numpy(NOISES) if learns_noise else torch.zeros(1, dtype=torch.double)
     logs, squares, (scale_prior, noise_prior) = [], [], priors(domain, warm_start)
     for factor in FACTORS:

@@ -158,11 +158,15 @@ class Surrogate:
 
     def _averaged(self, answers: Answers) -> tuple[Data, Tensor | None]:
         """Averaged answers and, if their points are very many, the posterior mean at each point."""
-        y, known = self.in_own_units(answers.y, answers.noise_var)
-        noise = torch.where(known.isnan(), self.noise_var, known)
+        y, noise = self.singles(answers)
         data = Data.averaged(answers.X, y, noise, answers.group).to(self.like, self.inputs)
         many = self.learned and len(data) > MOST_POINTS
         return data, means_of_all(self.covar_module, data) if many else None
+
+    def singles(self, answers: Answers) -> tuple[Tensor, Tensor]:
+        """Single answers and their noise variances in units of g; unknown noise is its own."""
+        y, known = self.in_own_units(answers.y, answers.noise_var)
+        return y, torch.where(known.isnan(), self.noise_var, known)
 
     def in_own_units(self, y: Tensor, noise_var: Tensor) -> tuple[Tensor, Tensor]:
         """Answers and their noise variances in units of g, ``m`` each; NaN noise stays NaN."""
@@ -193,7 +197,8 @@ class Surrogate:
                 noise *= slope * slope
             value = self.warped(value)
         most = validation.largest_value(self.like)
-        return (value - self.offset) / self.scale, min(max(noise, 1.0 / most), most)
+        value = min(max((value - self.offset) / self.scale, -most), most)
+        return value, min(max(noise, 1.0 / most), most)
 
     def posterior(self, data: Data) -> Posterior:
         """The posterior of the values at any points of the domain, from data in units of g."""
@@ -255,6 +260,10 @@ def standardization(y: Tensor, weight: Tensor, like: Tensor) -> tuple[float, flo
     share = weight / weight.sum()
     offset = float(share @ y)
     free = 1.0 - float(share @ share)  # Bessel's correction: 1 - 1/n for n equal weights
-    scale = math.sqrt(float(share @ (y - offset) ** 2) / free) if len(y) > 1 else 0.0
+    scale = 0.0
+    if len(y) > 1:
+        away = y - offset
+        unit = float(away.abs().max()) or 1.0  # squares of tiny values would be 0
+        scale = unit * math.sqrt(float(share @ (away / unit) ** 2) / free)
     rounding = 16 * torch.finfo(like.dtype).eps * y.abs().max().item()
     return offset, scale if scale > rounding else None

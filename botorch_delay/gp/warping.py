@@ -161,7 +161,26 @@ def half_rank(y: Tensor, weight: Tensor, base: float = BASES[0]) -> Warping:
     ranked = np.where(better, scaled, np.minimum(quantiles, median))
     distance = (ranked[-1] - ranked) / (ranked[-1] - ranked[0])
     warped = 0.5 - np.log1p(distance * (base - 1.0)) / np.log(base)
-    return Warping.through(values, warped)
+    return _extended_below(Warping.through(values, warped))
+
+
+def _extended_below(warping: Warping) -> Warping:
+    """The map with a further knot below all others, unless it is no steeper there than on average.
+
+    Between ranks slopes are arbitrary. Where the two worst values nearly tie, their slope would
+    give values below them no room, and so intervals no width on that side.
+    """
+    if warping.is_identity:
+        return warping
+    (low, high), (first, last) = ((k[0], k[-1]) for k in (warping.values, warping.warped))
+    rise = (warping.warped[1] - first) / (last - first)
+    if rise <= (warping.values[1] - low) / (high - low):
+        return warping
+    values, warped = (
+        (low - (high - low), *warping.values),
+        (first - (last - first), *warping.warped),
+    )
+    return Warping(values, warped)
 
 
 def half_ranks(y: Tensor, weight: Tensor) -> Sequence[Warping]:

@@ -97,9 +97,9 @@ def check_same(own: Mapping[str, Any], stored: Mapping[str, Any], tolerance: flo
         )
     raise StorageError(
         f"The saved study was made with {option}={_text(there)}, this optimizer has "
-        f"{option}={_text(here)}; make it, and parts of your own, with the same arguments, load a "
-        "file without such parts with botorch_delay.load(path) alone, or begin another file and "
-        "attach the results of this one to it."
+        f"{option}={_text(here)}. To resume it, make the optimizer, and rules or laws of your own, "
+        "with the same arguments, or, without such parts, call botorch_delay.load(path). To change "
+        "an argument, begin another file and attach the results of this one."
     )
 
 

@@ -258,6 +258,8 @@ class Optimizer(ReadableRun):
         if by_name:  # perhaps mistyped
             for point in X:
                 self._domain.warn_outside(point)
+        else:
+            self._domain.warn_rounded(X[~self._domain.contains(X)])
         self._warn_doubtful(self._ledger.attached[-len(X) :], known)
         repeats = self._ledger.repeated(len(X)) if self._config.proves_from_all else 0
         if repeats:

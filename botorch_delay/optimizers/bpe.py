@@ -55,7 +55,7 @@ CONTRADICTED = (
 
 
 class BPEDelayOptimizer(Optimizer):
-    """BPE-Delay: ask at once, tell whenever an answer comes back; elimination in rounds.
+    """BPE-Delay: ask at any time, tell in any order, eliminate points in rounds.
 
     Example:
         >>> import torch

@@ -37,9 +37,9 @@ class Ignore(Pending):
 
 @dataclass(frozen=True)
 class Hallucinate(Pending):
-    """The mean is that given the answers, the deviation that given all asks (Desautels 2014).
+    """The mean comes from the answers, the deviation from all asks (Desautels 2014).
 
-    As if pending points were answered with the posterior mean. Points of failed trials are pending.
+    As if each pending point were answered by its posterior mean. Failed trials count as pending.
     """
 
     counts_in_deviation = True

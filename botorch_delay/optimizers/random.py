@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +24,8 @@ from botorch_delay.optimizers.config import Config
 
 # On a box: points of the sequence per batch, and batches to search for one that may be asked.
 BATCH, MOST_BATCHES = 64, 64
+# Where none is found, a box with at most this many points is searched through.
+MOST_LISTED = 100_000
 
 
 class RandomOptimizer(Optimizer):
@@ -63,8 +66,7 @@ class RandomOptimizer(Optimizer):
 
     def _choose(self) -> Suggestion:
         if self._domain.count is None:
-            number = len(self._ledger)
-            return Suggestion(self._next_on_box(number), round=1, slot=number)
+            return self._next_on_box()
         allowed = torch.ones(self._domain.count, dtype=torch.bool)
         allowed[self._feasibility.unavailable()] = False
         if not bool(allowed.any()):
@@ -77,19 +79,41 @@ class RandomOptimizer(Optimizer):
         index = int(order[int(left.nonzero()[0])])
         return Suggestion(index, round=number + 1, slot=len(self._ledger))
 
-    def _next_on_box(self, number: int) -> Tensor:
-        """The first point of the sequence, from position ``number`` on, that may be asked."""
-        first, start = divmod(number, BATCH)
+    def _next_on_box(self) -> Suggestion:
+        """The next point of the sequence that may be asked; its slot is its position there."""
+        trials, asked = self._ledger.trials, len(self._ledger)
+        first, start = divmod(max(trials[-1].slot + 1, asked) if trials else 0, BATCH)
         self._batches = {batch: kept for batch, kept in self._batches.items() if batch >= first}
         for batch in range(first, first + MOST_BATCHES):
             if batch not in self._batches:
                 points = quasi_random(self._domain, BATCH, self._config.seed, batch)
                 self._batches[batch] = self._domain.columns.rounded(points).cpu()
-            for x in self._batches[batch][start:]:
+            for place in range(start, BATCH):
+                x = self._batches[batch][place]
                 if self._feasibility.is_open(x):
-                    return x
+                    return Suggestion(x, round=1, slot=batch * BATCH + place)
             start = 0
+        for x in self._every_point():
+            if self._feasibility.is_open(x):
+                return Suggestion(x, round=1, slot=first * BATCH + start)
         raise self._feasibility.nothing_to_ask()
+
+    def _every_point(self) -> Tensor:
+        """All points of a box, ``n x d``; none if they are too many."""
+        domain, parameters = self._domain, self._domain.columns.varying.values()
+        lists = [domain.allowed(dim) for dim in range(domain.dim)]
+        counts = [
+            p.count if values is None else len(values)
+            for values, p in zip(lists, parameters, strict=True)
+        ]
+        if math.prod(counts) > MOST_LISTED:
+            return domain.like[:0]
+        axes = [
+            domain.like.new_tensor(p.listed()) if values is None else values
+            for values, p in zip(lists, parameters, strict=True)
+        ]
+        points = torch.cartesian_prod(*axes).reshape(-1, domain.dim)
+        return points[domain.contains(points)].cpu()
 
 
 class _Asks(TrialObserver):

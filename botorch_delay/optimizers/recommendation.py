@@ -25,7 +25,7 @@ UNBOUNDED = "unbounded until there are three answers that are not all equal"
 # Added where the learned noise is that of exact evaluations, but repeats have not confirmed it yet.
 UNCHECKED = "the learned noise is negligible, which too few repeats have confirmed yet"
 # Added where the interval accounts for the uncertainty of learned hyperparameters.
-COUNTED = "deviations count that learned hyperparameters are uncertain"
+COUNTED = "deviations include the uncertainty of the learned hyperparameters"
 # Added where the answers contradict the constants on which the bounds rest.
 REFUTED = "void, as the answers contradict norm_bound and noise_std (see guarantee)"
 # Starts drawn around each of the best answered points, for climbs to a safer point.
@@ -104,7 +104,8 @@ class Judgement:
 
     @cached_property
     def width(self) -> HalfWidth:
-        return self.confidence.adaptive(Evidence.under(self.surrogate, self.data, self.delta))
+        evidence = Evidence.of_all(self.surrogate, self.answers, self.data, self.delta)
+        return self.confidence.adaptive(evidence)
 
     @cached_property
     def posterior(self) -> Posterior:

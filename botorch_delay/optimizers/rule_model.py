@@ -326,7 +326,7 @@ class RuleModel(View, TrialObserver):
             limit = self.pending.max_delay
             late = limit is not None and result.delay is not None and result.delay > limit
             if late or (value is None and not gone):
-                value = self.pending.value_of_missing
+                value, noise_var = self.pending.value_of_missing, None
         told = None if value is None else self._sign * value
         for view in self.views:
             if told is None:

@@ -136,9 +136,15 @@ def best_so_far(optimizer: Optimizer, values: Tensor) -> Tensor:
 
 
 def legend_below(ax: Any, columns: int, **options: Any) -> None:
-    """A legend under the axes and the labels below them, which must have been set."""
+    """A legend under the axes and the labels below them, which must have been set.
+
+    It is inside the axes of a figure without a layout engine, which makes no room below them.
+    """
     from matplotlib.transforms import ScaledTranslation
 
+    if ax.figure.get_layout_engine() is None:
+        ax.legend(**options)
+        return
     labels = ax.xaxis.get_tightbbox()  # None if the axis is not visible
     inches = 0.0 if labels is None else max(ax.bbox.y0 - labels.y0, 0.0) / ax.figure.dpi
     # A distance in inches, as a layout that makes room for the legend makes the axes smaller.

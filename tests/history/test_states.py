@@ -74,7 +74,7 @@ def constraint(rhs):
         (
             lambda: finite(moved(0.25), names=["lr", "momentum"]),
             lambda: finite(moved(0.5), names=["lr", "momentum"]),
-            "made with points[3][1]=0.25, this optimizer has points[3][1]=0.5; make",
+            "made with points[3][1]=0.25, this optimizer has points[3][1]=0.5. To resume it, make",
         ),
         (lambda: finite(POINTS[:5]), finite, "points=<(5, 2) of torch.float64>, this"),
         (lambda: finite(POINTS.float()), finite, "(8, 2) of torch.float32>, this optimizer has"),
@@ -93,7 +93,7 @@ def constraint(rhs):
         (
             lambda: box(log_dims=[0, 1]),
             lambda: box(log_dims=[0]),
-            "log_dims=[0, 1], this optimizer has log_dims=[0];",
+            "log_dims=[0, 1], this optimizer has log_dims=[0].",
         ),
         (
             lambda: box(discrete_dims={1: range(16, 56)}),
@@ -103,7 +103,7 @@ def constraint(rhs):
         (
             lambda: box(cat_dims={2: [0, 1]}),
             box,
-            "cat_dims.2=[0.0, 1.0], this optimizer has cat_dims.2=None;",
+            "cat_dims.2=[0.0, 1.0], this optimizer has cat_dims.2=None.",
         ),
         (
             lambda: box(constraints=[constraint(1.0)]),
