@@ -1,12 +1,30 @@
 """Bayesian optimisation when results come back late (BPE-Delay, ICML 2023).
 
-A name and its module are imported when the name is first used, as in BoTorch. So importing the
-package takes no longer than importing BoTorch.
+Ask for settings whenever a worker is free, and tell results in the order in which they come::
+
+    import botorch_delay as bd
+
+    space = bd.Space(rate=bd.Float(1e-5, 1e-1, log=True), layers=bd.Int(1, 6))
+    opt = bd.BPEDelayOptimizer(space, horizon=60, seed=0)
+    first, second = opt.ask(2)
+    opt.tell(second, score(**second.params))
+    third = opt.ask()
+    print(opt.recommend())
+
+:class:`BPEDelayOptimizer` says what an optimizer can do. Points are searched in a :class:`Space` of
+named parameters, or among tensors in a :class:`BoxDomain` or :class:`FiniteDomain`. ``runner.run``
+evaluates a function on a pool of workers, :func:`load` and :func:`editing` resume from a file, and
+``integrations`` has samplers for Optuna, Ray Tune and Ax. :class:`AcquisitionOptimizer` and others
+are other methods with the same two calls; :class:`DelayedGP` and :class:`MaxVariance` are parts for
+a loop of your own.
 
 The rest of this page is for maintainers.
 
 The map
 -------
+A name and its module are imported when the name is first used, as in BoTorch. So importing the
+package takes no longer than importing BoTorch.
+
 You ask an optimizer for a point and tell it the answer. A run is a list of *events* (asked,
 completed, failed, round closed, ...). Whatever is *decided* is stored as the data of an event. Only
 *applying* an event changes state, and applying decides nothing, so a file is loaded by applying its

@@ -65,7 +65,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> int:
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    if not hasattr(arguments, "command"):
+        parser.print_help(sys.stderr)
+        return 2
     from botorch_delay.exceptions import BotorchDelayError  # takes seconds: it imports PyTorch
 
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
@@ -140,7 +144,7 @@ def _parser() -> argparse.ArgumentParser:
     text = "Bayesian optimisation when results come back late."
     parser = _Parser(prog="botorch-delay", description=text)
     parser.add_argument("--version", action="version", version=f"botorch-delay {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(metavar="COMMAND")
 
     def add(name: str, command: Command, text: str) -> _Parser:
         added = commands.add_parser(name, help=text, description=text)
@@ -161,7 +165,9 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     reproduce = add("reproduce", _reproduce, "repeat the paper's experiments, draw its figures")
-    reproduce.add_argument("--out", type=Path, default=Path("reproduction"), help="a folder")
+    reproduce.add_argument(
+        "--out", type=Path, default=Path("reproduction"), help="a folder (default: reproduction)"
+    )
     reproduce.add_argument("--quick", action="store_true", help="a small version, in half a minute")
     reproduce.add_argument("--workers", type=int, help="processes (default: one per core)")
 

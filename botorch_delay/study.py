@@ -49,6 +49,7 @@ from botorch_delay.history.point_status import MAX_FAILURES
 from botorch_delay.history.trials import Attached, Trial, TrialState
 from botorch_delay.optimizers.base import Optimizer
 from botorch_delay.optimizers.bpe import BPEDelayOptimizer
+from botorch_delay.optimizers.reading import TABLE_COLUMNS
 
 __all__ = [
     *("add_note", "describe_study", "describe_trial", "format_settled", "format_space"),
@@ -105,7 +106,15 @@ def _space_of_arms(folder: Path, arms: Any, tables: Mapping[str, Any]) -> Space:
         own = listed[name].describe()
         both = {key: own[key] for key in told & own.keys()} | tables[name]
         parameters[name] = _parameter(name, both)
-    return Space.arms(folder / arms, parameters)
+    space = Space.arms(folder / arms, parameters)
+    for name in TABLE_COLUMNS:
+        if name in space.parameters and name not in tables:
+            raise InputError(
+                f"{arms} has a column {name!r}, as tables of results have, and every column is a "
+                "setting that is varied. Leave it out; if it is a setting, add a table "
+                f"[parameters.{name}]."
+            )
+    return space
 
 
 def _parameter(name: str, table: Any) -> Parameter:

@@ -286,7 +286,8 @@ def _check_same_type(value: Tensor, name: str, like: Tensor) -> None:
     if value.dtype != like.dtype or value.device != like.device:
         raise InputTypeError(
             f"{name} must have the dtype and device of the points it goes with "
-            f"({like.dtype}, {like.device}), got {value.dtype}, {value.device}."
+            f"({like.dtype}, {like.device}), got {value.dtype}, {value.device}. Convert it with "
+            f".to({like.dtype}, device={str(like.device)!r})."
         )
 
 

@@ -61,7 +61,6 @@ def test_closed_streams_lose_what_they_would_show_alone(monkeypatch, tmp_path, c
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "required"),
         (["dance"], "invalid choice"),
         (["demo", "--trials", "many"], "expected a whole number, got 'many'"),
         (["demo", "--trials", "1"], "at least 2"),
@@ -80,6 +79,12 @@ def test_wrong_options_give_one_line_and_exit_code_2(arguments, message, capsys,
     assert out == ""
     assert len(err) == 1
     assert message in err[0]
+
+
+def test_without_a_command_its_help_is_shown(capsys):
+    code, out, err = call(capsys=capsys)
+    assert (code, out) == (2, "")
+    assert any("demo" in line for line in err)
 
 
 def test_help_and_version_are_there(capsys):
@@ -216,7 +221,7 @@ def test_a_store_of_another_study_is_refused_in_one_line(tmp_path, capsys, monke
     assert code == 2
     assert len(err) == 1
     assert "horizon" in err[0]
-    assert "or begin another file" in err[0]
+    assert "begin another file" in err[0]
 
 
 SETTINGS = {"power": 0.7, "blur": 0.3, "whitening": 0.0, "lengthscale": 0.7, "penalty": 3e-3}

@@ -62,10 +62,12 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
             elif language == "text":
                 assert printed == text, f"{page}, block {number}"
             elif language == "sh":
+                capsys.readouterr()
                 for line in filter(lambda line: not is_set_up(line), text.splitlines()):
                     program, *arguments = shlex.split(line)
                     assert program == "botorch-delay"
                     assert cli.main(arguments) == 0, capsys.readouterr().err
+                printed = capsys.readouterr().out
             elif language == "console":
                 for line in text.splitlines():
                     prompt, program, *arguments = shlex.split(line)

@@ -480,7 +480,7 @@ def test_active_sets_and_rounds_of_a_box(columns):
     assert ax.get_xscale() == "log"
     assert len(ax.get_legend().get_texts()) >= 3
     ax = plotting.plot_rounds(opt)
-    assert ax.get_ylabel() == "active share of the box"
+    assert ax.get_ylabel() == "active share of the box (logarithmic)"
 
 
 def test_what_may_not_be_asked_is_blank():

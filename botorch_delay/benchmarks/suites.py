@@ -14,6 +14,7 @@ from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import cache, lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -108,7 +109,11 @@ class Suite:
 def _check_names(noun: str, names: Collection[str], known: Collection[str]) -> None:
     for name in names:
         if name not in known:
-            raise InputError(f"There is no {noun} {name!r}; there are {', '.join(known)}.")
+            meant = get_close_matches(name, known, n=1)
+            guess = f"did you mean {meant[0]!r}? All are" if meant else "they are"
+            raise InputError(
+                f"There is no {noun} {name!r}; {guess} listed by botorch-delay bench list."
+            )
     if not names:
         raise InputError(f"Choose at least one {noun}.")
 

@@ -107,9 +107,14 @@ def _draw(result: DemoResult, path: Path) -> None:
     axes = figure.subplot_mosaic("AB;AC", width_ratios=[1.25, 1])
     plot_parallel(result.optimizer, axes["A"])
     axes["A"].set_title("Every evaluation, coloured by its error", loc="left")
+    bar = axes["A"].collections[0].colorbar
+    assert bar is not None
+    bar.set_label("squared error")
     start = result.optimizer.trials[0].asked_at
     plot_best(result.optimizer, axes["B"], start=start)
     axes["B"].set(title="Error of each cross-validation", ylabel="squared error", yscale="log")
+    axes["B"].yaxis.set_major_formatter("{x:g}")
+    axes["B"].yaxis.set_minor_formatter("{x:g}")
     plot_timeline(result.report, axes["C"], start=start)
     axes["C"].set_title(f"Workers, busy {result.report.utilization:.0%} of the time")
     axes["B"].sharex(axes["C"])

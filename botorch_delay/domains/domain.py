@@ -238,8 +238,8 @@ class Domain(ABC):
         """Warn of results at points outside of it, ``n x d``, that rounding alone keeps outside."""
         if len(X) == 0:
             return
-        low, high = self.bounds
-        near = ((self.nearest(X) - X).abs() <= ROUNDING * (high - low)).all(dim=1)
+        found, (low, high) = self.nearest(X), self.bounds
+        near = ((found - X).abs() <= ROUNDING * (high - low)).all(dim=1) & self.contains(found)
         if bool(near.any()):
             warn(
                 f"{int(near.sum())} of the results count as outside of the domain, and cannot be "

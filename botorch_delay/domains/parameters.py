@@ -143,7 +143,8 @@ class _Number(Parameter):
     @property
     def summary(self) -> str:
         steps = "" if self.step in (None, 1) else f" in steps of {text_of(self.step)}"
-        return f"a number from {text_of(self.low)} to {text_of(self.high)}{steps}"
+        last = self.high if self.step is None else self._at(self._steps)
+        return f"a number from {text_of(self.low)} to {text_of(last)}{steps}"
 
     def decode(self, number: float) -> Any:
         nearest = self._nearest(number)

@@ -79,7 +79,8 @@ class Space:
         **named: Parameter,
     ) -> None:
         self.parameters = _merged(parameters, named)
-        constraints = tuple(constraints)
+        if isinstance(constraints, Iterable):
+            constraints = tuple(constraints)
         self._limits = {"constraints": constraints, "feasible": feasible}
         self.domain = _box(Columns(self.parameters), constraints, feasible)
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 MAX_COLUMNS = 4  # slices side by side
 MIN_PARALLEL = 3  # columns from which a summary has parallel coordinates
+SLICES = "along each column through the recommended point (orange); answers in grey"
 ENDS = (-0.05, 1.05)  # where lines are cut that leave a column's range, 0 to 1
 
 
@@ -34,6 +35,7 @@ def plot_slices(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> lis
         rows, wide = -(-domain.dim // MAX_COLUMNS), min(domain.dim, MAX_COLUMNS)
         size = (3.2 * wide, 2.8 * rows)
         figure = pyplot().figure(figsize=size, layout="constrained")
+        figure.suptitle(SLICES, fontsize="medium", wrap=True)
         axes = _slice_axes(figure, domain.dim)
     for place, ax in enumerate(axes):
         column = Column(domain, place)
@@ -127,7 +129,7 @@ def plot_summary(optimizer: Optimizer) -> Figure:
     parts = figure.subfigures(len(heights), 1, height_ratios=heights)
     plot_history(optimizer, parts[0].subplots(2, sharex=True, height_ratios=[2, 1]))
     plot_slices(optimizer, _slice_axes(parts[1], dim))
-    parts[1].suptitle("along each column through the recommended point (orange); answers in grey")
+    parts[1].suptitle(SLICES)
     if dim >= MIN_PARALLEL:
         plot_parallel(optimizer, parts[2].subplots())
     return figure

@@ -134,7 +134,8 @@ def plot_rounds(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axes:
     counts.append(counts[-1])
     ax.plot(steps, counts, color=BLUE)
     ax.set(xlabel="asks (shaded: made while a round waited)")
-    ax.set(ylabel="active points" if finite else "active share of the box", yscale="log")
+    what = "active points" if finite else "active share of the box"
+    ax.set(ylabel=f"{what} (logarithmic)", yscale="log")
     ticks = [counts[0]]
     apart = max(0.08 * math.log(counts[0] / min(filter(None, counts))), 0.05)
     for count in filter(None, counts):  # a logarithmic axis has no 0

@@ -259,7 +259,7 @@ def test_a_run_that_fails_does_not_end_the_others(workers, tmp_path, monkeypatch
 
 def test_choices_are_checked():
     for choice in ("problems", "delays", "methods"):
-        with pytest.raises(InputError, match="there are"):
+        with pytest.raises(InputError, match="bench list"):
             replace(TINY, **{choice: ("nonsense",)})
         with pytest.raises(InputError, match="at least one"):
             replace(TINY, **{choice: ()})
@@ -450,9 +450,12 @@ def test_the_command(tmp_path, capsys):
     ("arguments", "message"),
     [
         (["slow"], "invalid choice"),
-        (["quick", "--problems", "nonsense"], "there are se-0.02"),
-        (["quick", "--delays", "nonsense"], "there are none"),
-        (["quick", "--methods", "gp-bucb,nonsense"], "there are bpe-delay"),
+        (["quick", "--problems", "braninn-box"], "did you mean 'branin-box'? All are listed by"),
+        (
+            ["quick", "--delays", "zzz"],
+            "no delay 'zzz'; they are listed by botorch-delay bench list",
+        ),
+        (["quick", "--methods", "gp-bucb,nonsense"], "no method 'nonsense'; they are listed"),
         (["quick", "--methods", ","], "at least one"),
         (["quick", "--seeds", "x"], "--seeds: expected a number of seeds"),
         (["quick", "--seeds", "0"], "1 to 100,000"),

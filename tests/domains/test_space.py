@@ -694,7 +694,7 @@ def test_data_frames_are_points_and_series_their_values():
         ({"a": 0.5, "b": 1, "c": "x"}, 1.0),
         ({"a": 0.25, "b": 2, "c": "y"}, 2.0),
     ]
-    with pytest.raises(InputError, match=r"x\[0\]: params must .* no others: \['y'\] unknown"):
+    with pytest.raises(InputError, match=r"x\[0\]: Give a .* for nothing else: \['y'\] unknown"):
         opt.attach(frame, frame["y"])
     times = pd.Series(np.array(["2020-01-01", "2020-01-02"], "datetime64[ns]"))
     with pytest.raises(InputTypeError, match=r"y\[0\] must be a number, got datetime64"):
