@@ -350,3 +350,20 @@ def test_trials_and_answers_are_kept_on_the_cpu():
     trial = opt.ask()
     assert trial.x.is_cuda
     assert trial.point.device.type == "cpu"
+
+
+def test_asks_do_not_depend_on_the_default_dtype():
+    def asks(dtype):
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(dtype)
+        try:
+            ends = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
+            opt = bd.BPEDelayOptimizer(bd.BoxDomain(ends), 14, seed=3)
+            for _ in range(10):
+                trial = opt.ask()
+                opt.tell(trial, -float((trial.x - 0.3).square().sum()))
+            return torch.stack([trial.x for trial in opt.trials])
+        finally:
+            torch.set_default_dtype(before)
+
+    assert torch.equal(asks(torch.float32), asks(torch.double))

@@ -1122,3 +1122,18 @@ def test_reasons_are_kept_in_part_if_they_are_as_long_as_books():
     opt = bd.RandomOptimizer(bd.Space(dose=bd.Float(0, 1)))
     opt.mark_failed(opt.ask(), RuntimeError("x" * 10**6))
     assert len(opt.trials[0].reason) == 10_000
+
+
+def test_arms_with_columns_of_results_are_refused(command, tmp_path):
+    (tmp_path / "arms.csv").write_text("heat,value\n1,0.2\n3,0.5\n")
+    (tmp_path / "space.toml").write_text('arms = "arms.csv"')
+    code, _, err = command(
+        "init", "--space", tmp_path / "space.toml", "--horizon", 5, tmp_path / "a.db"
+    )
+    assert code == 2
+    assert "arms.csv has a column 'value', as tables of results have" in err[0]
+    (tmp_path / "space.toml").write_text('arms = "arms.csv"\n[parameters.value]\nlog = true\n')
+    assert (
+        command("init", "--space", tmp_path / "space.toml", "--horizon", 5, tmp_path / "a.db")[0]
+        == 0
+    )

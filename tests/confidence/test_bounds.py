@@ -18,6 +18,8 @@ from botorch_delay.confidence.nets import largest_prior_deviation, nets
 from botorch_delay.exceptions import InputError, InputTypeError, NumericsWarning
 from botorch_delay.gp.kernels import covariance
 from botorch_delay.gp.posterior import Data, Posterior
+from botorch_delay.history.answers import Answers
+from botorch_delay.optimizers.recommendation import Judgement
 
 
 @pytest.fixture
@@ -564,3 +566,22 @@ def test_bad_confidences():
         bd.RKHSConfidence(1.0, 1.0, tight="False")
     with pytest.raises(InputTypeError):
         bd.RKHSConfidence("1", 1.0)
+
+
+def test_bounds_from_all_answers_count_the_noise_of_each_answer():
+    """How many answers are averaged at a point may depend on their noise."""
+    opt = bd.AcquisitionOptimizer(
+        bd.FiniteDomain(torch.zeros(1, 1, dtype=torch.double)),
+        covar_module=se(),
+        noise_var=0.01,
+    )
+    confidence = bd.RKHSConfidence(2.0, 0.1)
+    opt.tell(opt.ask(), 0.0)
+    opt.tell(opt.ask(), 0.0, noise_var=0.04)
+    answers = Answers.of(opt.domain, 1.0, opt.trials)
+    surrogate = opt._fitting.surrogate
+    width = Judgement(surrogate, answers, confidence, 0.1).width
+    precision = 1 / 0.01 + 1 / 0.04
+    gain = 0.5 * math.log(1.0 + precision)
+    expected = 2.0 + 0.1 / math.sqrt(0.01) * math.sqrt(2.0 * (gain + math.log(1 / 0.1)))
+    assert width.multiplier == pytest.approx(expected)

@@ -728,3 +728,44 @@ def test_values_of_pandas_are_not_paired_with_other_rows():
         (0.25, 1.0),
         (0.5, 5.0),
     ]
+
+
+def test_grids_and_arms_of_a_space_begin_with_its_parameters():
+    space = Space(
+        lr=Float(1e-5, 1e-1, log=True),
+        layers=Int(1, 6),
+        constraints=[({"layers": 1.0}, 2.0)],
+    )
+    arms = space.arms([{"lr": 1e-3, "layers": 2}, {"lr": 1e-2, "layers": 3}])
+    assert arms.parameters == space.parameters
+    assert arms.domain.log_dims == (0,)
+    with pytest.raises(InputError, match=r"arm 0: lr must be a number from 1e-05 to 0\.1, got 5"):
+        space.arms([{"lr": 5.0, "layers": 2}])
+    grid = space.grid(lr=Float(0.0, 1.0, step=0.25))
+    assert list(grid.parameters) == ["lr", "layers"]
+    assert len(grid.domain) == 5 * 5  # two layers or more
+    with pytest.raises(InputError, match="lr is a Float without steps"):
+        space.grid()
+
+
+@pytest.mark.parametrize(
+    "domain",
+    [
+        bd.FiniteDomain(torch.linspace(0, 1, 11, dtype=torch.double).unsqueeze(-1)),
+        bd.BoxDomain(
+            torch.tensor([[0.0], [1.0]], dtype=torch.double),
+            {0: torch.linspace(0, 1, 11, dtype=torch.double).tolist()},
+        ),
+    ],
+)
+def test_points_that_rounding_keeps_outside_are_warned_of(domain):
+    opt = bd.RandomOptimizer(domain)
+    X = torch.tensor([[0.0], [0.3], [0.9]], dtype=torch.double)  # 0.30000000000000004 in the set
+    with pytest.warns(OutsideWarning, match=r"1 of the results .* \[0.3\] is the first"):
+        opt.attach(X, [0.0, 5.0, 1.0])
+    opt.attach(torch.tensor([0.55], dtype=torch.double), 1.0)  # truly outside
+
+
+def test_steps_that_miss_the_upper_end_are_described_by_the_last_value():
+    with pytest.raises(InputError, match="a whole number from 0 to 9 in steps of 3, got 10"):
+        Space(a=Int(0, 10, step=3)).domain.point({"a": 10})

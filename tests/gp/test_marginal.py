@@ -1,5 +1,6 @@
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -127,3 +128,18 @@ def test_given_hyperparameters_are_certain():
     _, half = judged.intervals(best.x.unsqueeze(0))
     assert best.upper - best.lower == pytest.approx(2.0 * float(half))
     assert COUNTED not in best.interval
+
+
+def test_huge_known_noise_leaves_intervals_as_they_are():
+    """Where the worst values nearly tie, their noise is huge in the units of the model."""
+    data = answers(16, known=1e-4)
+    surrogate = fit_surrogate(BOX, data, seed=0)
+    X = torch.rand(20, 2, dtype=torch.double, generator=torch.Generator().manual_seed(1))
+    _, usual = found(surrogate, data, X)
+    known = data.noise_var.clone()
+    known[3] = 1e16  # an answer that should not count
+    others = torch.arange(16) != 3
+    without = Answers(data.X[others], data.y[others], data.noise_var[others], data.group[others])
+    _, at = found(surrogate, replace(data, noise_var=known), X)
+    _, expected = found(surrogate, without, X)
+    assert at.max() < 3.0 * max(usual.max(), expected.max())

@@ -21,7 +21,7 @@ from botorch_delay.exceptions import FitWarning, InputError, StorageError
 from botorch_delay.gp import fitting as module
 from botorch_delay.gp.fitting import fit_surrogate
 from botorch_delay.gp.kernels import covariance
-from botorch_delay.gp.surrogate import Hyperparameters, Learned, Surrogate
+from botorch_delay.gp.surrogate import Hyperparameters, Learned, Surrogate, standardization
 from botorch_delay.gp.warping import BASES, half_rank, spread_weights
 from botorch_delay.history.answers import Answers
 
@@ -366,3 +366,10 @@ def test_an_option_that_makes_no_difference_has_a_long_lengthscale():
     opt.attach(X, torch.sin(6.0 * X[:, 0]))
     first, second, *options = opt.hyperparameters.lengthscale
     assert first < second < 10.0 < min(options)
+
+
+def test_tiny_values_are_standardised():
+    y = -1e-165 * torch.linspace(-0.3, 0.7, 9, dtype=torch.double).square()
+    offset, scale = standardization(y, torch.ones_like(y), y)
+    assert offset == pytest.approx(y.mean().item())
+    assert scale == pytest.approx((y * 1e165).std().item() * 1e-165)

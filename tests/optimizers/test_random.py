@@ -1,5 +1,6 @@
 import copy
 import threading
+from itertools import pairwise
 
 import pytest
 import torch
@@ -161,3 +162,34 @@ def test_a_copy_of_a_subclass_is_made_as_it_says():
     opt = Logged(bd.FiniteDomain(line(9)))
     opt.ask()
     assert copy.deepcopy(opt).ask().index == opt.ask().index
+
+
+@pytest.mark.parametrize("space", ["box", "steps", "constrained"])
+def test_on_a_box_every_point_is_asked_before_none_is_left(space):
+    ends = torch.tensor([[0.0] * 3, [11.0] * 3], dtype=torch.double)
+    lists = {dim: range(12) for dim in range(3)}
+    at_most = [(torch.arange(3), -torch.ones(3, dtype=torch.double), -6.0)]
+    domain, count = {
+        "box": (bd.BoxDomain(ends, lists), 12**3),
+        "steps": (bd.Space(a=bd.Int(0, 2999)), 3000),
+        "constrained": (bd.BoxDomain(ends, lists, constraints=at_most), 84),
+    }[space]
+    opt = bd.RandomOptimizer(domain, exact=True)
+    for trial in range(count):
+        opt.tell(opt.ask(), float(trial))
+    assert len({tuple(trial.x.tolist()) for trial in opt.trials}) == count
+    with pytest.raises(EmptyDomainError, match="No point is left"):
+        opt.ask()
+
+
+def test_points_that_fail_are_skipped_once():
+    ends = torch.tensor([[0.0, 0.0], [3.0, 3.0]], dtype=torch.double)
+    opt = bd.RandomOptimizer(bd.BoxDomain(ends, {0: range(4), 1: range(4)}))
+    for _ in range(60):
+        trial = opt.ask()
+        if trial.x[0] < 2:
+            opt.mark_failed(trial)
+        else:
+            opt.tell(trial, 0.0)
+    later = [tuple(trial.x.tolist()) for trial in opt.trials[-20:]]
+    assert all(one != other for one, other in pairwise(later))

@@ -1004,3 +1004,23 @@ def test_an_acquisition_function_that_was_made_already_is_refused():
     made = LogExpectedImprovement(bd.DelayedGP(X, normal(4)[:, None], noise_var=0.1), best_f=0.0)
     with pytest.raises(InputTypeError, match="made already; pass the class, BotorchRule"):
         bd.BPEDelayOptimizer(bd.FiniteDomain(X), 10, exploit=made)
+
+
+@pytest.mark.parametrize("noise_var", [None, 0.3, 50.0])
+def test_an_answer_later_than_max_delay_changes_nothing(noise_var):
+    def asks(late):
+        opt = bd.AcquisitionOptimizer(
+            bd.FiniteDomain(torch.linspace(0, 1, 11, dtype=torch.double).unsqueeze(-1)),
+            covar_module=se(),
+            noise_var=0.01,
+            rule=bd.UCB(1.0),
+            pending=bd.Censor(-1.0, max_delay=2),
+        )
+        opt.ask(6)
+        for trial in (4, 5):
+            opt.tell(trial, 0.5)
+        if late:
+            opt.tell(0, 0.9, noise_var=noise_var)  # after five other asks
+        return [opt.ask().index for _ in range(6)]
+
+    assert asks(late=True) == asks(late=False)
