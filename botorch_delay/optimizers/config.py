@@ -143,6 +143,7 @@ class AcquisitionConfig(Config):
     rule: Rule
     pending: Pending
     repeat_pending: bool
+    explores: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -274,7 +275,16 @@ class BPEConfig(BoundsConfig):
                 share = FINAL_ON_LISTS if discrete else FINAL_ON_BOXES
                 # On a box the last asks ignore the rule, and a user's own may exclude points.
                 share = share if noisy and (discrete or exploit.rule is None) else 0.0
-            self.exploit = replace(exploit, rule=rule, final_fraction=share)
+            explores = exploit.keep_exploring
+            _refuse(
+                bool(explores) and not on_box,
+                "keep_exploring needs a learned kernel, and a box with a column that has no list "
+                "of values; leave it out.",
+            )
+            explores = exploit.rule is None if explores is None else explores
+            self.exploit = replace(
+                exploit, rule=rule, final_fraction=share, keep_exploring=explores and on_box
+            )
 
     def _refuse_contradictions(self) -> None:
         rho, on_arrival = self.fraction, self.delay is None
@@ -357,6 +367,11 @@ class BPEConfig(BoundsConfig):
     def final_fraction(self) -> float:
         """The share of the horizon, at its end, in which asks serve the recommendation."""
         return (isinstance(self.exploit, Exploit) and self.exploit.final_fraction) or 0.0
+
+    @cached_property
+    def explores(self) -> bool:
+        """Whether some asks explore once the rule has converged."""
+        return isinstance(self.exploit, Exploit) and bool(self.exploit.keep_exploring)
 
     @property
     def budget_factor(self) -> float | None:

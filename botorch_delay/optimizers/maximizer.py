@@ -31,7 +31,7 @@ from botorch_delay.history.trials import Ledger, Suggestion
 from botorch_delay.optimizers.config import AcquisitionConfig, BPEConfig
 from botorch_delay.optimizers.knowledge_gradient import knowledge_gradient
 from botorch_delay.optimizers.rule_model import RuleModel
-from botorch_delay.optimizers.rules import Rule
+from botorch_delay.optimizers.rules import UCB, Rule
 from botorch_delay.optimizers.run import Fitting
 
 PointTest = Callable[[Tensor], Tensor]  # n x d to bool n
@@ -55,6 +55,10 @@ AROUND_AT_END, TOP_OF_POOL, END_FACTOR = 24, 64, math.sqrt(2.0)
 MOST_CONFIRMED = 256
 # Climbs end when no step promises to beat the best value by this share of the prior deviation.
 ENOUGH = 1e-3
+# Once the rule has converged, one ask in EXPLORED_EVERY maximises this instead. Elsewhere the
+# deviation is that of the prior, and the best answer is about two of those above the mean: UCB(2)
+# would never leave it.
+EXPLORED_EVERY, EXPLORER = 4, UCB(10.0)
 # The multiplier of the hash: odd, with well-mixed bits (2^64 / golden ratio), as a signed int64.
 _MIXING = -0x61C8864680B583EB
 
@@ -239,7 +243,11 @@ class Maximizer:
             return None
         if model.finite:
             return int(row)
-        point, score = self._climb(model, scores, may_ask, allowed)
+        point, score = self._climb(self.rule, model, scores, may_ask, allowed)
+        due = self._config.explores and len(self._ledger) % EXPLORED_EVERY == 0
+        if due and self._has_converged(model, score):
+            scores = EXPLORER.score(model).masked_fill(~allowed, -torch.inf)
+            point, score = self._climb(EXPLORER, model, scores, may_ask, allowed)
         return point if low == -math.inf or score.item() >= low else None
 
     def repeat(self, active: ActiveSet | None) -> int | None:
@@ -344,11 +352,23 @@ class Maximizer:
                 return partial(_none_of, out) if out else None, allowed
         raise model.feasibility.nothing_to_ask()
 
+    def _has_converged(self, model: RuleModel, score: Tensor) -> bool:
+        """Whether answers seem exact, and none at the rule's best point may be much better."""
+        if not (model.surrogate.is_exact or model.feasibility.repeats_agree()):
+            return False
+        best = model.answers.anywhere.data.y.max()
+        return bool(score - best <= ENOUGH * model.prior_deviation)
+
     def _climb(
-        self, model: RuleModel, scores: Tensor, may_ask: PointTest | None, allowed: Tensor
+        self,
+        rule: Rule,
+        model: RuleModel,
+        scores: Tensor,
+        may_ask: PointTest | None,
+        allowed: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """The best point that climbs from the best candidates reach, and its score, a scalar."""
-        pool, costly = model.candidates, self.rule.costly
+        pool, costly = model.candidates, rule.costly
         # Fewer climbs with many points or a costly function, to bound the time of an ask.
         points, asked = len(model.answers.anywhere), len(model.with_pending.anywhere)
         share = ANSWERS_FOR_MOST / max(points, asked - LOCAL_POINTS, ANSWERS_FOR_MOST)
@@ -357,7 +377,7 @@ class Maximizer:
         # Scores are rounded, since a loaded run may differ in the last bits, and sorted, since topk
         # orders ties differently on CUDA: climbs begin at the same points in the same order.
         rounding = tie_tolerance(scores.dtype) * model.prior_deviation
-        ranked = (scores / rounding).round() if self.rule.scores_are_values else scores
+        ranked = (scores / rounding).round() if rule.scores_are_values else scores
         best, reach = ranked.argsort(descending=True, stable=True)[:climbs], 1.0
         if model.surrogate.learned:
             # Climbs stay near the largest means. The best-scoring start explores; no corner is one.
@@ -379,14 +399,14 @@ class Maximizer:
             starts = torch.cat([starts[: climbs // 2 + 1], near])
             reached = torch.cat([reached[: climbs // 2 + 1], nowhere])
         X, found = maximize(
-            self.rule.function(model, starts),
+            rule.function(model, starts),
             self._domain,
             starts,
             generator=model.generator(),
             steps=STEPS if costly or len(best) < MOST_CLIMBS // 4 else 2 * STEPS,
             inside=may_ask,
             reach=reach,
-            enough=ENOUGH * model.prior_deviation if self.rule.scores_are_values else 0.0,
+            enough=ENOUGH * model.prior_deviation if rule.scores_are_values else 0.0,
         )
         found = torch.where(torch.isfinite(found), found, reached)
         return X.index_select(0, lowest_tied(found)).squeeze(0), found.max()
