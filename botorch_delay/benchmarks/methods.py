@@ -204,7 +204,7 @@ _SERVED = {
 METHODS: dict[str, Method] = {
     "bpe-delay": Method(
         bpe_delay,
-        "BPE-Delay, the constructor's defaults: GP-BUCB but for one ask in 200 and the last ones",
+        "BPE-Delay, the constructor's defaults: GP-BUCB but for a few asks and the last ones",
     ),
     "bpe-delay-published": Method(
         published, "BPE-Delay as published, told the delay law", needs=("kernel", "law", "set")

@@ -24,6 +24,7 @@ from botorch_delay.domains.values import DataFrame, as_records, text_of
 from botorch_delay.exceptions import InputError, InputTypeError, OutsideWarning, warn
 
 MAX_LISTED = 8  # most numbers of a column that a message lists
+MOST_COMPARED = 50  # points that are searched for in the domain
 ROUNDING = 1e-9  # largest difference that passes for rounding, as a share of a column's range
 # The forms in which users may pass points, see ``Domain.points_of``.
 Points = Tensor | np.ndarray | Mapping[str, Any] | Sequence[Mapping[str, Any]] | DataFrame
@@ -235,17 +236,19 @@ class Domain(ABC):
         """The point of the domain that is nearest to each of ``X``: ``n x d``."""
 
     def warn_rounded(self, X: Tensor) -> None:
-        """Warn of results at points outside of it, ``n x d``, that rounding alone keeps outside."""
-        if len(X) == 0:
+        """Warn of results at points outside of it, ``n x d``, that rounding alone keeps outside.
+
+        Of very many points only the first few are looked at.
+        """
+        if len(X := X[:MOST_COMPARED]) == 0:
             return
         found, (low, high) = self.nearest(X), self.bounds
         near = ((found - X).abs() <= ROUNDING * (high - low)).all(dim=1) & self.contains(found)
         if bool(near.any()):
             warn(
-                f"{int(near.sum())} of the results count as outside of the domain, and cannot be "
-                "recommended, although rounding alone separates their points from it: "
-                f"{X[near][0].tolist()} is the first. Pass points of the domain itself, or values "
-                "by name.",
+                "Results count as outside of the domain, and cannot be recommended, although "
+                f"rounding alone separates their points from it: {X[near][0].tolist()} is the "
+                "first. Pass points of the domain itself, or values by name.",
                 OutsideWarning,
             )
 

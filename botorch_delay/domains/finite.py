@@ -85,11 +85,8 @@ class FiniteDomain(Domain):
         low, high = self.bounds
         sides = torch.where(high > low, high - low, 1.0)
         exact = "donot_use_mm_for_euclid_dist"
-        parts = [
-            torch.cdist(part / sides, self.points / sides, compute_mode=exact).argmin(dim=1)
-            for part in X.split(FEW)
-        ]
-        return self.points[torch.cat(parts)]
+        distance = torch.cdist(X / sides, self.points / sides, compute_mode=exact)
+        return self.points[distance.argmin(dim=1)]
 
     def describe(self) -> dict[str, Any]:
         categories = {"cat_dims": list(self.cat_dims)} if self.cat_dims else {}

@@ -252,14 +252,16 @@ class Optimizer(ReadableRun):
             validation.answer(value, X, "y" if single else f"y[{row}]", hint=hint)
             for row, value in enumerate(_listed(y, None if single else len(X)))
         ]
-        rows, known = self._domain.find(X).tolist(), len(self._ledger.values)
+        found = self._domain.find(X)
+        rows, known = found.tolist(), len(self._ledger.values)
         for point, row, value in zip(X.tolist(), rows, numbers, strict=True):
             self._happen("attached", value, {"x": point, "point": None if row < 0 else row})
         if by_name:  # perhaps mistyped
             for point in X:
                 self._domain.warn_outside(point)
         else:
-            self._domain.warn_rounded(X[~self._domain.contains(X)])
+            inside = self._domain.contains(X) if self._domain.count is None else found >= 0
+            self._domain.warn_rounded(X[~inside])
         self._warn_doubtful(self._ledger.attached[-len(X) :], known)
         repeats = self._ledger.repeated(len(X)) if self._config.proves_from_all else 0
         if repeats:

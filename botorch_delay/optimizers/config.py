@@ -276,10 +276,11 @@ class BPEConfig(BoundsConfig):
                 # On a box the last asks ignore the rule, and a user's own may exclude points.
                 share = share if noisy and (discrete or exploit.rule is None) else 0.0
             explores = exploit.keep_exploring
+            assert isinstance(rule, Rule)
             _refuse(
-                bool(explores) and not on_box,
-                "keep_exploring needs a learned kernel, and a box with a column that has no list "
-                "of values; leave it out.",
+                bool(explores) and not (on_box and rule.scores_are_values),
+                "keep_exploring needs a learned kernel, a box with a column that has no list of "
+                "values, and a rule whose scores are values, such as UCB; leave it out.",
             )
             explores = exploit.rule is None if explores is None else explores
             self.exploit = replace(
