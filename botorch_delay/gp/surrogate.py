@@ -262,8 +262,9 @@ def standardization(y: Tensor, weight: Tensor, like: Tensor) -> tuple[float, flo
     free = 1.0 - float(share @ share)  # Bessel's correction: 1 - 1/n for n equal weights
     scale = 0.0
     if len(y) > 1:
-        away = y - offset
-        unit = float(away.abs().max()) or 1.0  # squares of tiny values would be 0
-        scale = unit * math.sqrt(float(share @ (away / unit) ** 2) / free)
+        # Squares of tiny values would be 0. Scaling by a power of 2 is exact.
+        exponent = math.frexp(float((y - offset).abs().max()))[1]
+        away = torch.ldexp(y - offset, torch.tensor(-exponent))
+        scale = math.ldexp(math.sqrt(float(share @ away**2) / free), exponent)
     rounding = 16 * torch.finfo(like.dtype).eps * y.abs().max().item()
     return offset, scale if scale > rounding else None
