@@ -264,7 +264,7 @@ def standardization(y: Tensor, weight: Tensor, like: Tensor) -> tuple[float, flo
     if len(y) > 1:
         # Squares of tiny values would be 0. Scaling by a power of 2 is exact.
         exponent = math.frexp(float((y - offset).abs().max()))[1]
-        away = torch.ldexp(y - offset, torch.tensor(-exponent))
-        scale = math.ldexp(math.sqrt(float(share @ away**2) / free), exponent)
+        away = torch.ldexp((y - offset).double(), torch.tensor(-exponent))
+        scale = math.ldexp(math.sqrt(float(share.double() @ away**2) / free), exponent)
     rounding = 16 * torch.finfo(like.dtype).eps * y.abs().max().item()
     return offset, scale if scale > rounding else None
