@@ -101,8 +101,7 @@ class RunReport:
         if self.resumed:
             pending = f", {len(self.pending)} of them still pending" if self.pending else ""
             lines.append(f"trials from earlier runs: {self.resumed}{pending}")
-        if self.abandoned:
-            lines.append(f"trials abandoned: {len(self.abandoned)}")
+        lines += [f"trials abandoned: {len(self.abandoned)}"] if self.abandoned else []
         if self.certificate is not None:
             lines.append(f"ended by until_gap: {self.certificate}")
         return "\n".join(lines)

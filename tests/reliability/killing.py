@@ -73,7 +73,7 @@ class Assassin:
         self.inside = inside
         self.writes = rng.randint(1, 25) if armed else None  # counted after the first told result
         self.statement = rng.randint(1, 9)
-        self.delay = rng.uniform(0.0, 0.003)
+        self.delay = 0.003 * rng.random() ** 4  # mostly short: so is a commit on a fast disk
         self.told = False
 
     @contextlib.contextmanager

@@ -45,7 +45,8 @@ def play(what, folder, count):
 def test_killed_runs_lose_no_told_answer(tmp_path, scale, figures):
     happened = play("kill", tmp_path, scale.kills)
     assert happened["kills"] == scale.kills
-    assert 4 * happened["inside"] >= scale.kills
+    if scale.kills >= 50:  # of a few, by chance none may be
+        assert 4 * happened["inside"] >= scale.kills
     figures(
         "Runs killed with SIGKILL",
         kills=happened["kills"],
