@@ -187,7 +187,7 @@ def _with_own(make: Callable[..., Space], space: Space, *arguments: Any, **named
     for option, value in space._limits.items():
         if option in call.signature.parameters:
             call.arguments.setdefault(option, value)
-    given = dict(call.arguments.get("parameters") or {}) | call.arguments.pop("named", {})
+    given = _merged(call.arguments.get("parameters"), call.arguments.pop("named", {}))
     call.arguments["parameters"] = space.parameters | given
     return make(*call.args, **call.kwargs)
 

@@ -746,6 +746,8 @@ def test_grids_and_arms_of_a_space_begin_with_its_parameters():
     assert len(grid.domain) == 5 * 5  # two layers or more
     with pytest.raises(InputError, match="lr is a Float without steps"):
         space.grid()
+    with pytest.raises(InputTypeError, match="parameters must be a dict of parameters by name"):
+        space.grid(3)
 
 
 @pytest.mark.parametrize(
