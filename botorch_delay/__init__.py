@@ -97,8 +97,9 @@ import contracts in ``pyproject.toml`` enforce this.
     are appended.
   - The model: ``surrogate.Surrogate`` is kernel, noise and units. If these are learned,
     ``fitting.fit_surrogate`` fits them (``hyperparameters.fit``, once for each ``warping.Warping``
-    of the values that is compared), ``marginal.marginal_deviation`` adds their uncertainty to
-    intervals, and ``subset.representative`` picks the points to keep when there are very many.
+    of the values that is compared), ``roughness.with_roughness`` tells noise from what repeats
+    reproduce, ``marginal.marginal_deviation`` adds the uncertainty of the fit to intervals, and
+    ``subset.representative`` picks the points to keep when there are very many.
   - Also ``sample_paths.PriorPaths`` for Thompson sampling, and ``delayed_gp.DelayedGP`` for BoTorch
     users.
 

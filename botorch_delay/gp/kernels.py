@@ -49,6 +49,22 @@ MOST_DIFFERENCES = 2**26  # on CUDA, coordinate differences in memory: 512 MiB i
 _RANDOM_IN_TRAINING = (_DropoutNd, _NormBase)
 
 
+class WithRoughness(Kernel):
+    """``k(x, y)``, plus ``variance`` where x = y: a part of f that differs freely at each point."""
+
+    def __init__(self, covar_module: Kernel, variance: float) -> None:
+        super().__init__()
+        self.base_kernel, self.variance = covar_module, variance
+
+    def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any) -> Tensor:
+        """Kernel values, ``n x m``, or ``n`` of pairs with ``diag``."""
+        if diag:
+            same = (x1 == x2).all(dim=-1)
+            return self.base_kernel(x1, x2, diag=True) + self.variance * same
+        same = (x1.unsqueeze(-2) == x2.unsqueeze(-3)).all(dim=-1)
+        return covariance(self.base_kernel, x1, x2) + self.variance * same
+
+
 def rows_per_chunk(columns: int, like: Tensor) -> int:
     """How many rows of this many columns to compute at a time on the device of ``like``."""
     elements = CHUNK_ELEMENTS if like.is_cuda else CACHE_ELEMENTS

@@ -14,7 +14,12 @@ from torch import Tensor
 from botorch_delay import validation
 from botorch_delay.domains.domain import Domain, Encoding
 from botorch_delay.exceptions import InputError, StorageError
-from botorch_delay.gp.kernels import build_kernel, describe_kernel, hyperparameters
+from botorch_delay.gp.kernels import (
+    WithRoughness,
+    build_kernel,
+    describe_kernel,
+    hyperparameters,
+)
 from botorch_delay.gp.posterior import Data, Posterior
 from botorch_delay.gp.subset import MOST_POINTS, means_of_all, representative
 from botorch_delay.gp.warping import WARPINGS, Warping
@@ -117,6 +122,7 @@ class Surrogate:
     # Whether offset and scale are known: not with too few answers, or if all are equal.
     scaled: bool = True
     warping: Warping = field(default_factory=Warping)
+    roughness: float = 0.0  # variance of a part of g that is independent at every point
 
     def standardized(self, y: Tensor) -> Surrogate:
         """This surrogate, with offset and scale of the values ``y`` (``m``) if not yet known."""
@@ -202,9 +208,9 @@ class Surrogate:
 
     def posterior(self, data: Data) -> Posterior:
         """The posterior of the values at any points of the domain, from data in units of g."""
-        return Posterior(
-            self.covar_module, data, inputs=self.inputs, offset=self.offset, scale=self.scale
-        )
+        kernel = self.covar_module
+        kernel = WithRoughness(kernel, self.roughness) if self.roughness else kernel
+        return Posterior(kernel, data, inputs=self.inputs, offset=self.offset, scale=self.scale)
 
     def hyperparameters(self) -> dict[str, Any]:
         """Every hyperparameter by name, as numbers and lists of numbers."""

@@ -45,7 +45,7 @@ MOST_CLIMBS, ANSWERS_FOR_MOST, FEWEST_CLIMBS = 64, 100, 8
 STEPS = 8
 # Starts of climbs drawn around each of the best answered points.
 AROUND = 4
-# One repeat of the best answered point is due per this many answers, until some repeat differs.
+# One repeat of the best answered point is due per this many answers, until there are ``REPEATS``.
 ANSWERS_PER_REPEAT = 12
 # The last asks on a box maximise the expected rise of the largest mean - END_FACTOR * deviation.
 # They compare the answered points, AROUND_AT_END points drawn around each of the best of these, and
@@ -251,12 +251,11 @@ class Maximizer:
         return point if low == -math.inf or score.item() >= low else None
 
     def repeat(self, active: ActiveSet | None) -> int | None:
-        """The key of the best answered point if it is due to be asked again, to reveal noise."""
+        """The key of the best answered point if it is due to be asked again, to measure noise."""
         model, tries = self.model, self.model.feasibility
         if self._config.exact or not model.surrogate.learned or model.is_blind:
             return None
-        due = min(model.answers.size // ANSWERS_PER_REPEAT, REPEATS)
-        if tries.repeats_differ or tries.repeats >= due:
+        if tries.repeats >= min(model.answers.size // ANSWERS_PER_REPEAT, REPEATS):
             return None
         keys, mean = self._answered(active)
         best = keys[int(mean.argmax())] if keys else None

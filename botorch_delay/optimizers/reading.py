@@ -24,6 +24,7 @@ from botorch_delay.elimination.box_active_set import whole_set
 from botorch_delay.exceptions import NoAnswerError, NotSupportedError
 from botorch_delay.gp.kernels import check_kernel
 from botorch_delay.gp.marginal import marginal_deviation
+from botorch_delay.gp.roughness import with_roughness
 from botorch_delay.gp.surrogate import MANY_ANSWERS, Hyperparameters, Learned, Surrogate
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.empirical_delay import EmpiricalDelay
@@ -137,6 +138,8 @@ class ReadableRun(Run, ABC):
         * Else the point whose interval under the fitted kernel has the best worst end (the largest
           lower end when maximising), so that one lucky answer does not decide. On a box it may be
           an untried point near answered ones, whose reported interval is wider, for the search.
+          If repeats differ by far less than the fitted noise, the rest of it counts as roughness
+          of f, which only answers at a point itself reveal (``gp.roughness``).
 
         Reported intervals also count that the kernel is fitted. Attached results are used. If no
         point of the domain has an answer, all are compared, or points spread over a box. The point
@@ -399,7 +402,10 @@ class ReadableRun(Run, ABC):
         return self._fitting.upcoming()
 
     def _judgement(self, answers: Answers) -> Judgement:
-        return Judgement(self._surrogate, answers, *self._config.interval_confidence)
+        surrogate, (confidence, delta) = self._surrogate, self._config.interval_confidence
+        if confidence.missing:  # else bounds hold for the fitted kernel
+            surrogate = with_roughness(surrogate, answers)
+        return Judgement(surrogate, answers, confidence, delta)
 
     def _estimated_law(self) -> EmpiricalDelay | None:
         try:

@@ -111,11 +111,27 @@ class Judgement:
     def posterior(self) -> Posterior:
         return self.surrogate.posterior(self.data)
 
+    @cached_property
+    def smooth_data(self) -> Data:
+        """The data of g without its rough part, which counts as noise of the means."""
+        data = self.data
+        return replace(data, noise_var=data.noise_var + self.surrogate.roughness)
+
+    @cached_property
+    def smooth(self) -> Posterior:
+        """The posterior of f without its rough part."""
+        return replace(self.surrogate, roughness=0.0).posterior(self.smooth_data)
+
     def intervals(self, X: Tensor, deviation: Deviation | None = None) -> tuple[Moments, Tensor]:
-        """Posterior moments and half-widths of intervals at ``X``; ``deviation`` replaces sigma."""
+        """Posterior moments and half-widths of intervals at ``X``.
+
+        ``deviation`` replaces sigma; where f is rough, that of its smooth part.
+        """
         found = self.posterior.at(X, weights=self.width.needs_weights)
         if deviation is not None:
-            found = replace(found, variance=deviation(X, found).square())
+            smooth = self.smooth.at(X) if self.surrogate.roughness else found
+            more = deviation(X, smooth).square() - smooth.variance
+            found = replace(found, variance=found.variance + more)
         return found, self.width.at(found)
 
     def predict(
@@ -166,7 +182,7 @@ class Judgement:
         starts = starts if inside is None else starts[inside(starts)]
         if not len(starts):
             return None
-        model = Posterior(self.surrogate.covar_module, self.data)
+        model = Posterior(self.surrogate.covar_module, self.smooth_data)
         climb = BoundClimb(
             self.surrogate, model, model, -self.width.multiplier, starts, capped=False
         )
