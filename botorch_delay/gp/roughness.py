@@ -16,6 +16,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from botorch_delay.gp.factor import factorize
 from botorch_delay.gp.kernels import covariance
 from botorch_delay.gp.posterior import Data
 from botorch_delay.gp.subset import MOST_POINTS
@@ -48,27 +49,28 @@ def with_roughness(surrogate: Surrogate, answers: Answers) -> Surrogate:
         for share in SHARES
         if share * noise > least
     ]
-    K, found = None, []
+    K, of_means, of_repeats = None, [], []
     for model in split:
         y, single = model.singles(answers)
         mean = Data.averaged(answers.X, y, single, group)
         data = mean.to(surrogate.like, surrogate.inputs)
         K = covariance(surrogate.covar_module, data.X, data.X) if K is None else K
-        total = K + (data.noise_var + model.roughness).diag()
-        found.append(_log_likelihood(total, data.y).cpu() + _of_repeats(y, single, mean, group))
-    gain = torch.stack(found) - found[0]
+        factor, _ = factorize(K, data.noise_var + model.roughness)
+        of_means.append(_log_likelihood(factor, data.y))
+        of_repeats.append(_log_likelihood_of_repeats(y, single, mean, group))
+    found = torch.stack(of_means).cpu() + torch.stack(of_repeats)
+    gain = found - found[0]
     best = int(gain.argmax())
     return split[best] if float(gain[best]) > EVIDENCE else surrogate
 
 
-def _log_likelihood(covariance: Tensor, y: Tensor) -> Tensor:
-    """The log density of ``y`` (``m``) under N(0, covariance), without its constant."""
-    factor = torch.linalg.cholesky(covariance)
+def _log_likelihood(factor: Tensor, y: Tensor) -> Tensor:
+    """The log density of ``y`` (``m``) under N(0, L L') for ``factor`` L, without its constant."""
     white = torch.linalg.solve_triangular(factor, y.unsqueeze(-1), upper=False)
     return -0.5 * white.square().sum() - factor.diagonal().log().sum()
 
 
-def _of_repeats(y: Tensor, noise: Tensor, mean: Data, group: Tensor) -> Tensor:
+def _log_likelihood_of_repeats(y: Tensor, noise: Tensor, mean: Data, group: Tensor) -> Tensor:
     """The log density of single answers, ``n``, given their means, without its constant.
 
     It is a product of N(y_ij; mean_i, noise_ij), divided by N(mean_i; mean_i, noise of mean_i).

@@ -255,7 +255,9 @@ class Maximizer:
         model, tries = self.model, self.model.feasibility
         if self._config.exact or not model.surrogate.learned or model.is_blind:
             return None
-        if tries.repeats >= min(model.answers.size // ANSWERS_PER_REPEAT, REPEATS):
+        due = min(model.answers.size // ANSWERS_PER_REPEAT, REPEATS)
+        # On a box, repeats that differ still tell noise from roughness.
+        if tries.repeats >= due or (tries.repeats_differ and self._domain.is_discrete):
             return None
         keys, mean = self._answered(active)
         best = keys[int(mean.argmax())] if keys else None

@@ -137,9 +137,10 @@ class ReadableRun(Run, ABC):
         * Else, with more than 512 answered points, the one with the best posterior mean.
         * Else the point whose interval under the fitted kernel has the best worst end (the largest
           lower end when maximising), so that one lucky answer does not decide. On a box it may be
-          an untried point near answered ones, whose reported interval is wider, for the search.
-          If repeats differ by far less than the fitted noise, the rest of it counts as roughness
-          of f, which only answers at a point itself reveal (``gp.roughness``).
+          an untried point near answered ones, if its worst end is also better once the uncertainty
+          of the fit counts; its reported interval is wider, for the search.
+          There, if repeats differ by far less than the fitted noise, the rest of it counts as
+          roughness of f, which only answers at a point itself reveal (``gp.roughness``).
 
         Reported intervals also count that the kernel is fitted. Attached results are used. If no
         point of the domain has an answer, all are compared, or points spread over a box. The point
@@ -202,7 +203,13 @@ class ReadableRun(Run, ABC):
         fails = failing_places(surrogate, self._feasibility, judged.data.X)
         draws = generator_for(self._config.seed, self._ledger.answer_count)
         search = self._domain, draws, fails
-        return at, judged.safest_nearby(candidates, safest, half, *search)
+        safer = judged.safest_nearby(candidates, safest, half, *search)
+        if safer is None:
+            return at, None
+        # Beside a cliff the fitted kernel may promise what others that explain the answers do not.
+        both = self._predicted(torch.stack([candidates[at], safer]), judged)
+        worst = both.lower if self._config.sign > 0 else -both.upper
+        return at, safer if bool(worst[1] >= worst[0]) else None
 
     @exclusive
     def predict(self, X: Points) -> Prediction:
@@ -403,7 +410,8 @@ class ReadableRun(Run, ABC):
 
     def _judgement(self, answers: Answers) -> Judgement:
         surrogate, (confidence, delta) = self._surrogate, self._config.interval_confidence
-        if confidence.missing:  # else bounds hold for the fitted kernel
+        # Bounds that are proved hold for the fitted kernel. On lists roughness was no help.
+        if confidence.missing and not self._domain.is_discrete:
             surrogate = with_roughness(surrogate, answers)
         return Judgement(surrogate, answers, confidence, delta)
 

@@ -10,7 +10,7 @@ from cases import normal, scattered, se
 import botorch_delay as bd
 from botorch_delay.confidence.bounds import FixedBeta
 from botorch_delay.exceptions import InputError, InputTypeError, NoAnswerError
-from botorch_delay.optimizers import recommendation
+from botorch_delay.optimizers import reading, recommendation
 
 POINTS = scattered(12)
 
@@ -188,6 +188,20 @@ def test_with_noise_a_point_between_answers_may_be_safer_than_all_of_them(maximi
     again = opt.recommend()
     assert again.x.equal(best.x)
     assert again.lower == best.lower
+
+
+@pytest.mark.parametrize("maximize", [True, False])
+def test_an_untried_point_must_be_safer_under_all_fits_that_explain_the_answers(
+    maximize, monkeypatch
+):
+    opt, X = noisy_bowl(maximize)
+    assert opt.recommend().count == 0
+
+    def unsure_between(surrogate, domain, answers, at, posterior, **options):
+        return posterior.deviation + torch.cdist(at, X).amin(dim=1)
+
+    monkeypatch.setattr(reading, "marginal_deviation", unsure_between)
+    assert opt.recommend().x.equal(opt.recommend(tried=True).x)
 
 
 def test_a_point_that_was_searched_for_has_a_wider_interval_than_a_prediction_there():
