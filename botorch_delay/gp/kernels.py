@@ -59,9 +59,9 @@ class WithRoughness(Kernel):
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any) -> Tensor:
         """Kernel values, ``n x m``, or ``n`` of pairs with ``diag``."""
         if diag:
-            same = (x1 == x2).all(dim=-1)
+            same = (x1 == x2).all(dim=-1).to(x1)
             return self.base_kernel(x1, x2, diag=True) + self.variance * same
-        same = (x1.unsqueeze(-2) == x2.unsqueeze(-3)).all(dim=-1)
+        same = (x1.unsqueeze(-2) == x2.unsqueeze(-3)).all(dim=-1).to(x1)
         return covariance(self.base_kernel, x1, x2) + self.variance * same
 
 

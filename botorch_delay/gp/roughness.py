@@ -28,26 +28,29 @@ SHARES = (0.5, 0.25, 0.12, 0.06, 0.03, 0.01, 0.003, 0.001)
 # Such a share must raise the logarithm of the likelihood by this much: a factor of 20, which Kass
 # and Raftery (1995) call strong evidence.
 EVIDENCE = 3.0
+# A single repeat may agree by chance, or be the same result attached twice.
+LEAST_REPEATS = 2
 
 
 @torch.no_grad()
 def with_roughness(surrogate: Surrogate, answers: Answers) -> Surrogate:
     """The surrogate whose fitted noise is split into noise and roughness as the answers tell.
 
-    It is the same one if its noise was not fitted or is that of exact evaluations, and with too
-    many points for an exact posterior. Known noise stays as it is.
+    It is the same one if its noise was not fitted or is that of exact evaluations, with fewer than
+    ``LEAST_REPEATS``, and with too many points for an exact posterior. Known noise stays as it is.
     """
     noisy = surrogate.learned and surrogate.scaled and not surrogate.is_exact
     if not noisy or not bool(answers.noise_var.isnan().any()):
         return surrogate
     points, group = torch.unique(answers.group, return_inverse=True)
-    if len(points) in (len(group), 0) or len(points) > MOST_POINTS:
+    if len(group) - len(points) < LEAST_REPEATS or len(points) > MOST_POINTS:
         return surrogate
+    most = int(group.bincount().max())
     noise, least = surrogate.noise_var, exact_noise(surrogate.like)
     split = [surrogate] + [
         replace(surrogate, noise_var=share * noise, roughness=(1.0 - share) * noise)
         for share in SHARES
-        if share * noise > least
+        if share * noise / most > least
     ]
     K, of_means, of_repeats = None, [], []
     for model in split:

@@ -104,6 +104,14 @@ class Config:
         return DEFAULT_CONFIDENCE, DEFAULT_DELTA
 
     @property
+    def tells_roughness(self) -> bool:
+        """Whether intervals tell noise from roughness of f (``gp.roughness``).
+
+        Bounds that are proved hold for the fitted kernel, and on lists it was measured not to help.
+        """
+        return bool(self.interval_confidence[0].missing) and not self.domain.is_discrete
+
+    @property
     def proves_from_all(self) -> bool:
         """Whether proved bounds use all answers, attached results included."""
         return False

@@ -256,8 +256,8 @@ class Maximizer:
         if self._config.exact or not model.surrogate.learned or model.is_blind:
             return None
         due = min(model.answers.size // ANSWERS_PER_REPEAT, REPEATS)
-        # On a box, repeats that differ still tell noise from roughness.
-        if tries.repeats >= due or (tries.repeats_differ and self._domain.is_discrete):
+        # Repeats that differ still tell noise from roughness.
+        if tries.repeats >= due or (tries.repeats_differ and not self._config.tells_roughness):
             return None
         keys, mean = self._answered(active)
         best = keys[int(mean.argmax())] if keys else None

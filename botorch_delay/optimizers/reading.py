@@ -137,10 +137,11 @@ class ReadableRun(Run, ABC):
         * Else, with more than 512 answered points, the one with the best posterior mean.
         * Else the point whose interval under the fitted kernel has the best worst end (the largest
           lower end when maximising), so that one lucky answer does not decide. On a box it may be
-          an untried point near answered ones, if its worst end is also better once the uncertainty
+          an untried point near answered ones, if its worst end is no worse once the uncertainty
           of the fit counts; its reported interval is wider, for the search.
-          There, if repeats differ by far less than the fitted noise, the rest of it counts as
-          roughness of f, which only answers at a point itself reveal (``gp.roughness``).
+          There, if two or more repeats differ by far less than the fitted noise, the rest of it
+          counts as roughness of f, which only answers at a point itself reveal
+          (``gp.roughness``), but not with bounds that are proved.
 
         Reported intervals also count that the kernel is fitted. Attached results are used. If no
         point of the domain has an answer, all are compared, or points spread over a box. The point
@@ -270,7 +271,8 @@ class ReadableRun(Run, ABC):
             judged = self._judged("judge a recommendation by")
             candidates = self._open_points().candidates(sent(judged.answers.X, self._domain.like))
             counts = len(self._ledger), self._ledger.answer_count
-            told = judged.surrogate, judged.data
+            fitted = self._surrogate  # its kernel and noise are taken as right
+            told = fitted, fitted.data(judged.answers)
             return plausible(*told, candidates, self.recommend().x, delta, counts)
         if confidence.constants is None:
             raise NotSupportedError(
@@ -410,8 +412,7 @@ class ReadableRun(Run, ABC):
 
     def _judgement(self, answers: Answers) -> Judgement:
         surrogate, (confidence, delta) = self._surrogate, self._config.interval_confidence
-        # Bounds that are proved hold for the fitted kernel. On lists roughness was no help.
-        if confidence.missing and not self._domain.is_discrete:
+        if self._config.tells_roughness:
             surrogate = with_roughness(surrogate, answers)
         return Judgement(surrogate, answers, confidence, delta)
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from botorch_delay.confidence.bounds import Confidence, Evidence, HalfWidth
 from botorch_delay.design.ascent import LEADERS, LOCAL_REACH, BoundClimb, maximize, nearby
 from botorch_delay.domains.domain import Domain
+from botorch_delay.gp.kernels import rows_per_chunk
 from botorch_delay.gp.posterior import Data, Moments, Posterior
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
@@ -129,10 +130,26 @@ class Judgement:
         """
         found = self.posterior.at(X, weights=self.width.needs_weights)
         if deviation is not None:
-            smooth = self.smooth.at(X) if self.surrogate.roughness else found
+            rough = self.surrogate.roughness > 0.0
+            smooth = self.smooth.at(X) if rough else found
             more = deviation(X, smooth).square() - smooth.variance
+            more = self._share_of_smooth(X) * more if rough else more
             found = replace(found, variance=found.variance + more)
         return found, self.width.at(found)
+
+    def _share_of_smooth(self, X: Tensor) -> Tensor:
+        """The share of the variance of g's smooth part that is left in f at ``X``, ``n``.
+
+        It is 1 at new points. Given g, the mean of f at an answered point is (1 - w) g + w y with
+        w = roughness / (roughness + noise), so (1 - w)^2 is left there.
+        """
+        data, rough, inputs = self.data, self.surrogate.roughness, self.surrogate.inputs(X)
+        left = (data.noise_var / (data.noise_var + rough)).square()
+        found = []
+        for some in inputs.split(rows_per_chunk(data.X.numel(), inputs)):
+            same = (some.unsqueeze(1) == data.X).all(dim=-1)
+            found.append(torch.where(same.any(dim=1), same.to(left) @ left, 1.0))
+        return torch.cat(found)
 
     def predict(
         self, X: Tensor, sign: float, deviation: Deviation | None = None, searched: int = 0

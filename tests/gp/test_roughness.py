@@ -10,6 +10,7 @@ from gpytorch.kernels import MaternKernel
 from torch.distributions import MultivariateNormal
 
 import botorch_delay as bd
+from botorch_delay.gp import roughness
 from botorch_delay.gp.kernels import covariance
 from botorch_delay.gp.posterior import Data
 from botorch_delay.gp.roughness import EVIDENCE, SHARES, with_roughness
@@ -29,13 +30,13 @@ def learned(noise_var=0.3):
     )
 
 
-def drawn(seed, roughness, noise, known=False):
+def drawn(seed, rough, noise, known=False):
     """Answers at 14 points, four of them with two to four answers."""
     X = scattered(14, 2, seed=seed)
     X = torch.cat([X, X[:4], X[:2], X[:1]])
     f = covariance(learned().covar_module, X, X) + 1e-9 * torch.eye(len(X))
     same = same_points(X)
-    f = f + roughness * (same.unsqueeze(0) == same.unsqueeze(1))
+    f = f + rough * (same.unsqueeze(0) == same.unsqueeze(1)).double()
     g = generator(seed)
     f = torch.linalg.cholesky(f + 1e-9 * torch.eye(len(X))) @ torch.randn(
         len(X), dtype=torch.double, generator=g
@@ -83,15 +84,15 @@ def test_the_posterior_of_a_rough_function_equals_the_dense_one():
     got = surrogate.posterior(surrogate.data(answers)).at(at)
 
     def prior(A, B):
-        same = (A.unsqueeze(1) == B.unsqueeze(0)).all(dim=-1)
+        same = (A.unsqueeze(1) == B.unsqueeze(0)).all(dim=-1).double()
         return covariance(surrogate.covar_module, A, B) + 0.27 * same
 
     K = prior(answers.X, answers.X) + 0.03 * torch.eye(len(answers.X), dtype=torch.double)
     cross = prior(answers.X, at)
     mean = 1.0 + 2.0 * (cross.mT @ torch.linalg.solve(K, (answers.y - 1.0) / 2.0))
     variance = 4.0 * (prior(at, at) - cross.mT @ torch.linalg.solve(K, cross)).diagonal()
-    torch.testing.assert_close(got.mean, mean)
-    torch.testing.assert_close(got.variance, variance)
+    torch.testing.assert_close(got.mean, mean, rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(got.variance, variance, rtol=1e-11, atol=1e-11)
 
 
 def test_where_nothing_can_be_told_apart_the_surrogate_is_the_same():
@@ -170,5 +171,64 @@ def test_averages_keep_their_own_noise_and_the_rough_part_is_added_for_the_smoot
     assert isinstance(data, Data)
     at = torch.cat([data.X[:2], scattered(2, 2, seed=5)])
     found, _ = judged.intervals(at, lambda X, moments: 2.0 * moments.deviation)
-    expected = judged.posterior.at(at).variance + 3.0 * judged.smooth.at(at).variance
+    # At an answered point only a share of g is left in f: the rest comes from its answers.
+    noise = data.noise_var[:2]
+    share = torch.cat([noise / (noise + judged.surrogate.roughness), torch.ones(2)]).square()
+    smooth = judged.smooth.at(at).variance
+    expected = judged.posterior.at(at).variance + share * 3.0 * smooth
     torch.testing.assert_close(found.variance, expected)
+    rough = judged.surrogate.roughness * judged.surrogate.scale**2
+    whole = share * smooth + torch.cat(
+        [rough * noise / (noise + judged.surrogate.roughness), rough * torch.ones(2)]
+    )
+    torch.testing.assert_close(judged.posterior.at(at).variance, whole)
+
+
+@pytest.mark.filterwarnings("ignore:The points have dtype torch.float32")
+def test_single_precision_under_a_double_default():
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        box = bd.BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float32))
+        opt = bd.BPEDelayOptimizer(box, 60)
+        for result in told(0.002)[0]._ledger.results():
+            opt.attach(result.x.float(), result.value)
+        assert opt._judged("test").surrogate.roughness > 0.0
+        assert opt.recommend().count == 2
+    finally:
+        torch.set_default_dtype(before)
+
+
+def test_a_space_is_split_as_its_encoded_box():
+    space = bd.Space({"a": bd.Float(1e-3, 1.0, log=True), "b": bd.Float(0.0, 4.0)})
+    opt, reference = bd.BPEDelayOptimizer(space, 60), told(0.002)[0]
+    for result in reference._ledger.results():
+        a, b = result.x.tolist()
+        opt.attach({"a": 10.0 ** (3.0 * a - 3.0), "b": 4.0 * b}, result.value)
+    split = [study._judged("test").surrogate.roughness for study in (opt, reference)]
+    assert split[0] == pytest.approx(split[1], rel=1e-6)
+    assert split[0] > 0.0
+
+
+def test_lists_and_a_single_repeat_are_not_split():
+    reference, X = told(0.002)
+    opt = bd.BPEDelayOptimizer(bd.FiniteDomain(X), 60)
+    box = bd.BPEDelayOptimizer(SQUARE, 60)
+    for number, result in enumerate(reference._ledger.results()):
+        opt.attach(result.x, result.value)
+        if number <= 60:
+            box.attach(result.x, result.value)
+    assert opt._judged("test").surrogate.roughness == 0.0
+    assert box._judged("test").surrogate.roughness == 0.0
+
+
+def test_too_many_points_are_not_split(monkeypatch):
+    answers = drawn(0, 0.3, 1e-4)
+    monkeypatch.setattr(roughness, "MOST_POINTS", 13)
+    assert with_roughness(learned(), answers).roughness == 0.0
+
+
+def test_noise_that_is_left_is_more_than_that_of_exact_evaluations():
+    found = with_roughness(learned(5e-4), drawn(3, 5e-4, 1e-10))
+    assert found.roughness > 0.0
+    assert not found.is_exact
