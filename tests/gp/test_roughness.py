@@ -16,6 +16,7 @@ from botorch_delay.gp.posterior import Data
 from botorch_delay.gp.roughness import EVIDENCE, SHARES, with_roughness
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers, same_points
+from botorch_delay.optimizers import reading
 from botorch_delay.optimizers.recommendation import COUNTED
 
 SQUARE = bd.BoxDomain(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double))
@@ -234,3 +235,20 @@ def test_noise_that_is_left_is_more_than_that_of_exact_evaluations():
     found = with_roughness(learned(5e-4), drawn(3, 5e-4, 1e-10))
     assert found.roughness > 0.0
     assert not found.is_exact
+
+
+def test_certificates_take_the_fitted_noise_as_right(monkeypatch):
+    opt, _ = told(0.002)
+    assert opt._judged("test").surrogate.roughness > 0.0
+    given = []
+
+    def plausible(surrogate, data, *rest):
+        given.append((surrogate, data))
+        return original(surrogate, data, *rest)
+
+    original = reading.plausible
+    monkeypatch.setattr(reading, "plausible", plausible)
+    assert opt.certificate.gap > 0.0
+    fitted, data = given[0]
+    assert fitted is opt._surrogate
+    torch.testing.assert_close(data.noise_var.max(), torch.tensor(fitted.noise_var).double())
