@@ -55,10 +55,11 @@ AROUND_AT_END, TOP_OF_POOL, END_FACTOR = 24, 64, math.sqrt(2.0)
 MOST_CONFIRMED = 256
 # Climbs end when no step promises to beat the best value by this share of the prior deviation.
 ENOUGH = 1e-3
-# Once the rule has converged, one ask in EXPLORED_EVERY maximises this instead. Elsewhere the
-# deviation is that of the prior, and the best answer is about two of those above the mean: UCB(2)
-# would never leave it.
-EXPLORED_EVERY, EXPLORER = 4, UCB(10.0)
+# Once the rule has converged, one ask in EXPLORED_EVERY goes where a value that exceeds the best
+# answer by WORTH_FINDING prior deviations is likeliest. Far from all answers the deviation is that
+# of the prior, and the best answer is about two of those above the mean: UCB(2) would never leave
+# it.
+EXPLORED_EVERY, WORTH_FINDING = 4, 0.1
 # The multiplier of the hash: odd, with well-mixed bits (2^64 / golden ratio), as a signed int64.
 _MIXING = -0x61C8864680B583EB
 
@@ -245,9 +246,9 @@ class Maximizer:
             return int(row)
         point, score = self._climb(self.rule, model, scores, may_ask, allowed)
         due = self._config.explores and len(self._ledger) % EXPLORED_EVERY == 0
-        if due and self._has_converged(model, score):
-            scores = EXPLORER.score(model).masked_fill(~allowed, -torch.inf)
-            point, score = self._climb(EXPLORER, model, scores, may_ask, allowed)
+        if due and (explorer := self._explorer(model, score, allowed)):
+            scores = explorer.score(model).masked_fill(~allowed, -torch.inf)
+            point, score = self._climb(explorer, model, scores, may_ask, allowed)
         return point if low == -math.inf or score.item() >= low else None
 
     def repeat(self, active: ActiveSet | None) -> int | None:
@@ -353,12 +354,20 @@ class Maximizer:
                 return partial(_none_of, out) if out else None, allowed
         raise model.feasibility.nothing_to_ask()
 
-    def _has_converged(self, model: RuleModel, score: Tensor) -> bool:
-        """Whether answers seem exact, and none at the rule's best point may be much better."""
-        if not (model.surrogate.is_exact or model.feasibility.repeats_agree()):
-            return False
-        best = model.answers.anywhere.data.y.max()
-        return bool(score - best <= ENOUGH * model.prior_deviation)
+    def _explorer(self, model: RuleModel, score: Tensor, allowed: Tensor) -> UCB | None:
+        """The rule of an ask that explores: the probability of improvement (Kushner 1964).
+
+        Its maximum is that of the upper bound with the factor at which the bound just reaches the
+        value worth finding at one candidate. None unless answers seem exact and none at the usual
+        rule's best point, with this ``score``, may be much better.
+        """
+        unit, best = model.prior_deviation, model.answers.anywhere.data.y.max()
+        exact = model.surrogate.is_exact or model.feasibility.repeats_agree()
+        if not exact or bool(score - best > ENOUGH * unit):
+            return None
+        missing = best + WORTH_FINDING * unit - model.mean
+        factors = missing / model.deviation.clamp_min(ENOUGH**2 * unit)
+        return UCB(factors[allowed].min().clamp_min(ENOUGH).item() ** 2)
 
     def _climb(
         self,
