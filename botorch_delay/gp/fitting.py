@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 # Standard deviations of log-lengthscales in their priors: a factor of 1.8. BoTorch's prior has the
 # same mode but a factor of 5.6, under which lengthscales fitted to a few answers in many columns
 # jump from fit to fit. For the one-hot columns of options that factor is kept, since some options
-# differ and others do not (benchmarks/REPORT.md, "The prior of lengthscales").
+# differ and others do not (benchmarks/CHOICES.md, "The prior of lengthscales").
 LENGTHSCALE_SPREAD, OPTION_SPREAD = 0.6, math.sqrt(3.0)
 # Prior mode of the options' lengthscales, as a multiple of BoTorch's. Under BoTorch's an untried
 # option is predicted at the mean of all values, and is not asked once the best is far above that.
@@ -67,7 +67,7 @@ def fit_surrogate(
     """Fit a Matern 5/2 kernel and noise by maximum a posteriori.
 
     BoTorch's default is the RBF kernel, which had more regret on the tuning tables used for
-    development (benchmarks/REPORT.md, "The kernel"). Inputs are normalised by the bounding box of
+    development (benchmarks/CHOICES.md, "The kernel"). Inputs are normalised by the bounding box of
     the domain; values are warped, then standardised. With fewer than three answers, or if all are
     equal, the priors' modes are used and the scale of the values counts as unknown. ``warm_start``
     replaces the usual prior modes. The noise of ``exact`` evaluations is a fixed jitter, not
