@@ -152,11 +152,12 @@ the last round closes.
 
 Words
 -----
-A trial is *running* or *pending* until it is *settled*: answered, failed or abandoned. To *tell* is
-to give a trial its answer; to *attach* is to give a result that this run never asked for. A *row*
-is a point's index in a finite set. A *key* identifies a point anywhere: its row, or -1, -2, ... in
-the order in which points of a box are met first. A *slot* is the number of a design point in its
-round. A surrogate is *learned* or *given*, and works in the units of ``Surrogate.standard``,
+A trial is *running* until it is *settled*: answered, failed or abandoned. A *pending* trial is a
+running one; a rule's posterior counts the point of a failed one as pending, too. To *tell* is to
+give a trial its answer; to *attach* is to give a result that this run never asked for. A *row* is a
+point's index in a finite set. A *key* identifies a point anywhere: its row, or for points without
+one -1, -2, ... in the order in which they are met first. A *slot* is the number of a design point
+in its round. A surrogate is *learned* or *given*, and works in the units of ``Surrogate.standard``,
 not in those of the values. *Exact* evaluations have no noise. A *list* is a finite set, or a space
 where every parameter has a list of values (``Domain.is_discrete``).
 

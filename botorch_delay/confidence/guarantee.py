@@ -15,7 +15,7 @@ class BudgetTerms:
     factor: float  # F
     plan: float  # B, BPE-Delay's own regret bound for its plan on the whole set
     bound: float  # ``max(F B, B')``, B' being B with the smaller share of delta that bounds have
-    extra_cost: float  # W, the summed prices of extra asks, each as of when it was asked
+    extra_cost: float  # W, the summed prices of ``Guarantee.extra_asks``, as of when each was asked
     excess: float  # E, by how much rounds on the active set have exceeded the plan
     trivial: float  # D T, the most that any T asks can cost
 
@@ -39,7 +39,8 @@ class Guarantee:
             may exceed ``factor`` times it. With a budget, the multiple of ``budget.plan``.
         extra_asks: without a delay law, the number of asks so far that were made while a round
             waited for its last answers or could not yet ask its next design point, or that asked a
-            design point again. Their cost comes on top of Theorem 1's bound.
+            design point again. Their cost comes on top of Theorem 1's bound. With a regret budget,
+            only those that it did not allow, or that asked a design point again.
         extra_cost: a bound on the regret of these asks, in units of the values; None without
             valid bounds.
         norm_at_least: a lower bound on the RKHS norm of f, with probability 1 - delta, in units of

@@ -214,8 +214,8 @@ class ActiveSet(ABC):
         """What a round changed, JSON-ready: the rows eliminated; on a box a point that is left."""
 
     @abstractmethod
-    def after_record(self, record: RoundRecord, left: Any, judged: Judged) -> ActiveSet:
-        """This set after a stored round, for which :meth:`difference_from` gave ``left``.
+    def after_record(self, record: RoundRecord, difference: Any, judged: Judged) -> ActiveSet:
+        """This set after a stored round, for which :meth:`difference_from` gave ``difference``.
 
         ``judged`` is called only where the round's bounds have to be computed again.
         """
@@ -391,9 +391,9 @@ class FiniteActiveSet(ActiveSet):
         assert before.rows is not None
         return before.rows[~torch.isin(before.rows, self.rows)].tolist()
 
-    def after_record(self, record: RoundRecord, left: Any, judged: Judged) -> FiniteActiveSet:
-        rows = self.without([validation.whole(row, "row", 0) for row in left]).rows
-        if not len(rows) or len(rows) + len(left) != len(self.rows):
+    def after_record(self, record: RoundRecord, difference: Any, judged: Judged) -> FiniteActiveSet:
+        rows = self.without([validation.whole(row, "row", 0) for row in difference]).rows
+        if not len(rows) or len(rows) + len(difference) != len(self.rows):
             raise StorageError(f"round {record.number} eliminates points that were not active.")
         return self._left(record.number, rows)
 

@@ -239,11 +239,11 @@ class BoxActiveSet(ActiveSet):
     def difference_from(self, before: ActiveSet) -> list[list[float]]:
         return [] if self.anchor is None else self.anchor.tolist()
 
-    def after_record(self, record: RoundRecord, left: Any, judged: Judged) -> BoxActiveSet:
+    def after_record(self, record: RoundRecord, difference: Any, judged: Judged) -> BoxActiveSet:
         if record.cutoff is None:
             return self
         anchor = sent(
-            [[validation.real(value, "x") for value in x] for x in left], self.domain.bounds
+            [[validation.real(value, "x") for value in x] for x in difference], self.domain.bounds
         )
         if anchor.shape != (1, self.domain.dim) or not bool(self.domain.contains(anchor)[0]):
             raise StorageError("no point is stored that is known to be in the active set.")
@@ -334,9 +334,7 @@ def quasi_random(domain: Domain, n: int, seed: int, batch: int) -> Tensor:
     return domain.from_unit(sent(engine.draw(n, dtype=torch.double), domain.like))
 
 
-def whole_set(
-    domain: Domain, seed: int = 0, keys: PointKeys | None = None
-) -> FiniteActiveSet | BoxActiveSet:
+def whole_set(domain: Domain, seed: int, keys: PointKeys) -> FiniteActiveSet | BoxActiveSet:
     """The active set before any round: all of the domain."""
     if isinstance(domain, FiniteDomain):
         return FiniteActiveSet(domain)

@@ -20,7 +20,7 @@ def close_round(
     infeasible: Sequence[int],
     bounds: RoundBounds,
     *,
-    last: bool = False,
+    last: bool,
 ) -> tuple[RoundRecord, ActiveSet]:
     """The record of a round, and the active set that it leaves; the arguments are not changed.
 

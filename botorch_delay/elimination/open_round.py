@@ -63,9 +63,9 @@ class OpenRound:
     surrogate: Surrogate
     active: ActiveSet
     statuses: dict[int, PointStatus]  # by key, of points that may not be asked
-    needs_all: bool = field(default=False, kw_only=True)
-    # Points that count in the design although they have no slot, as their values are known.
-    known: tuple[int, ...] = field(default=(), kw_only=True)
+    needs_all: bool
+    # Keys of points with attached results: they count in the design although they have no slot.
+    attached: tuple[int, ...]
     slots: list[Slot] = field(default_factory=list, init=False)
     asks: int = field(default=0, init=False)
     # Asks made after the first q_r design points had been asked, or while the next one had to wait,
@@ -251,9 +251,9 @@ class OpenRound:
             inside = self.active.has
             picks = [slot.key for slot in self.slots if not self.is_given_up(slot)]
             known = {k for k, status in self.statuses.items() if status is PointStatus.KNOWN}
-            # Points known when the round began count, and once more for each slot that asks them.
-            known = known.difference(picks) | set(self.known)
-            picks = sorted(known, key=abs) + picks  # keys of a box in the order met
+            # A point with attached results counts once more for each slot that asks it.
+            without_slot = known.difference(picks) | set(self.attached)
+            picks = sorted(without_slot, key=abs) + picks  # keys of a box in the order met
             in_set = filter(inside, picks)
             self.design = self.active.design(self.surrogate, self.number, in_set)
             for key, status in self.statuses.items():

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from botorch_delay.domains.domain import Domain, PointKeys
 from botorch_delay.exceptions import EmptyDomainError
-from botorch_delay.history.trials import Attached, Suggestion, Trial, TrialObserver, TrialState
+from botorch_delay.history.trials import Attached, Trial, TrialObserver, TrialState
 
 # Failures that make a point infeasible: it is asked again at most twice.
 MAX_FAILURES = 3
@@ -51,6 +51,7 @@ class Feasibility(TrialObserver):
         self.suspects: set[int] = set()  # points with a failed trial
         self._tries: Counter[int] = Counter()  # number of answers and running trials, if any
         self._tried = 0  # their sum; adding them up in each ask would take ever longer
+        self._running = 0  # running trials, the part of that sum without an answer yet
         self._first: dict[int, float] = {}  # the answer that others are compared with
         self._differing: set[int] = set()  # points whose answers differ
 
@@ -66,19 +67,21 @@ class Feasibility(TrialObserver):
         """The point with a key, ``d``, on the CPU."""
         return self._domain.on_cpu[key] if key >= 0 else self.keys.point(key)
 
-    def suggestion(self, key: int, number: int, slot: int) -> Suggestion:
-        """The point with a key, for a slot of round ``number``."""
-        return Suggestion(key if key >= 0 else self.keys.point(key), number, slot)
+    def place(self, key: int) -> int | Tensor:
+        """The point with a key as a :class:`Suggestion` has it: its row, or on a box the point."""
+        return key if key >= 0 else self.keys.point(key)
 
     def asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
         key = self.key(trial)
         self._trials[key].append(trial)
+        self._running += 1
         self._add_tries(key, 1)
 
     def settled(self, trial: Trial) -> None:
         key, answered = self.key(trial), trial.state is TrialState.COMPLETED
         if trial.state is TrialState.FAILED:
             self.suspects.add(key)
+        self._running -= not trial.came_back
         if answered is trial.came_back:  # no longer a try, or again one
             self._add_tries(key, 1 if answered else -1)
         if trial.value is not None:
@@ -151,14 +154,19 @@ class Feasibility(TrialObserver):
         return self._first.get(self.key(place))
 
     def repeats_agree(self) -> bool:
-        """Whether there are enough repeats, and no point has given differing answers."""
+        """Whether there are enough :attr:`repeats`, and answers to some that do not differ.
+
+        This decides for rules; for recommendations :meth:`answers_agree` does.
+        """
         enough = max(REPEATS, REPEATED_SHARE * self._tried)
-        return not self._differing and self.repeats >= enough
+        answered = self._tried - self._running > len(self._first)
+        return not self._differing and answered and self.repeats >= enough
 
     def answers_agree(self) -> bool:
         """Whether enough answers repeat a point, and none differs or has a known noise variance.
 
-        Points outside the domain do not count.
+        Unlike :meth:`repeats_agree`, this counts only trials, each once it is answered, and does
+        not ask for a share of them.
         """
         answered = [
             [trial for trial in trials if trial.state is TrialState.COMPLETED]
@@ -238,8 +246,7 @@ class Feasibility(TrialObserver):
         )
 
 
-def row_of(asked: Trial | Suggestion) -> int:
-    """The row of a trial or suggestion in a finite domain, which is its key as well."""
-    row = asked.index if isinstance(asked, Trial) else asked.place
-    assert isinstance(row, int)
-    return row
+def row_of(trial: Trial) -> int:
+    """The row of a trial in a finite domain, which is its key as well."""
+    assert trial.index is not None
+    return trial.index

@@ -202,12 +202,15 @@ class Suggestion:
 
     place: int | Tensor  # its row in a finite domain; on a box the point, ``d``
     round: int  # counted from 1
-    slot: int  # which design point of the round it serves
+    slot: int  # as in ``Trial``
     data: Mapping[str, Any] = field(default_factory=dict)  # further data of the event, JSON-ready
 
 
 class TrialObserver:
-    """A part of an optimizer's state, notified of each event after the ledger has entered it."""
+    """A part of an optimizer's state, told what happens to trials and to attached results.
+
+    The ledger has entered it by then.
+    """
 
     def asked(self, trial: Trial, data: Mapping[str, Any]) -> None:
         """A trial was asked, with the data of the event."""

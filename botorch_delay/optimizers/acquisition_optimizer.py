@@ -121,4 +121,6 @@ class AcquisitionOptimizer(Optimizer):
 
     def _choose(self) -> Suggestion:
         self._fit_if_due()
-        return self._maximizer.choose(1, len(self._ledger))
+        place, model = self._maximizer.choose(), self._maximizer.model
+        data = {"width": model.width_at(place)} if model.pending.inflate else {}
+        return Suggestion(place, 1, len(self._ledger), data)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpytorch.kernels import Kernel
+from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.confidence.bounds import (
@@ -32,7 +33,6 @@ from botorch_delay.exceptions import (
 )
 from botorch_delay.gp.surrogate import Learned
 from botorch_delay.history.events import Event
-from botorch_delay.history.point_status import row_of
 from botorch_delay.history.trials import Attached, Suggestion, Trial
 from botorch_delay.optimizers.audit import Audit
 from botorch_delay.optimizers.base import Optimizer
@@ -313,38 +313,46 @@ class BPEDelayOptimizer(Optimizer):
             self._happen("closed", data=rounds.close(rounds.open, last=False))
         current = rounds.open
         assert current is not None
-        number, slot = current.number, len(current.slots)
-        choice, again = None, current.next_retry()
+        place: int | Tensor | None = None
+        slot, again = len(current.slots), current.next_retry()
         if again is not None:
-            choice = self._feasibility.suggestion(current.slots[again].key, number, again)
+            place, slot = self._feasibility.place(current.slots[again].key), again
         elif budget is not None:
-            choice = self._play(number, NO_SLOT)
-            if choice is not None and not budget.affords(row_of(choice), number, slot):
-                # While the round waits, the rule's point is asked even if it exceeds the budget.
-                choice = replace(choice, slot=WAITING_SLOT) if current.design_is_asked() else None
+            place = self._play()
+            assert not isinstance(place, Tensor)  # a budget needs a finite set
+            if place is not None:
+                if budget.affords(place, current.number, slot):
+                    slot = NO_SLOT
+                elif current.design_is_asked():
+                    # While the round waits, the rule's point is asked even beyond the budget.
+                    slot = WAITING_SLOT
+                else:
+                    place = None
         elif self._maximizer is not None:
             due = rounds.designed <= self._config.fraction * len(self._ledger)
             due = due and not current.design_is_asked()
             if not due or rounds.is_held(current):
                 # If a trial of the next design point is running, the rule's point replaces it.
-                choice, slot = self._play(number, WAITING_SLOT if due else NO_SLOT), NO_SLOT
-        if choice is None:  # a design point; it has no slot if it replaces a rule's point
+                place = self._play()
+                slot = WAITING_SLOT if due and place is not None else NO_SLOT
+        if place is None:  # a design point; it has no slot if it replaces a rule's point
             key = current.next_key()
             if key is None:  # no active point may be asked: go on with every feasible one
                 self._happen("reset", data=rounds.reset(current))
                 key = current.next_key()
             if key is None:
                 raise self._feasibility.nothing_to_ask()
-            choice = self._feasibility.suggestion(key, number, slot)
+            place = self._feasibility.place(key)
+        data: dict[str, Any] = {}
         if budget is not None:
+            assert isinstance(place, int)
             # On top of the round's plan: again, while it waits, or beyond its first q_r points.
-            extra = again is not None or choice.slot == WAITING_SLOT
-            extra = extra or choice.slot >= current.design_size
-            choice = replace(choice, data={"price": budget.price(row_of(choice)), "extra": extra})
-        return choice
+            extra = again is not None or slot == WAITING_SLOT or slot >= current.design_size
+            data = {"price": budget.price(place), "extra": extra}
+        return Suggestion(place, current.number, slot, data)
 
-    def _play(self, number: int, slot: int) -> Suggestion | None:
-        """The rule's choice, outside the design; None if no active point may be asked."""
+    def _play(self) -> int | Tensor | None:
+        """Where the rule asks, outside the design; None if no active point may be asked."""
         assert self._maximizer is not None
         active: ActiveSet | None = self._rounds.active
         if self._budget is not None:
@@ -354,7 +362,7 @@ class BPEDelayOptimizer(Optimizer):
         share, horizon = self._config.final_fraction, self._config.horizon
         final = horizon is not None and len(self._ledger) >= horizon - round(share * horizon)
         try:
-            return self._maximizer.choose(number, slot, active, plan_repeats=True, final=final)
+            return self._maximizer.choose(active, plan_repeats=True, final=final)
         except EmptyDomainError:
             return None
 
@@ -400,7 +408,7 @@ class BPEDelayOptimizer(Optimizer):
             rounds.apply_close(current, data)
             self._finished |= rounds.open is None
         elif event.kind == "reset" and current is not None:
-            rounds.apply_reset(current, entirely=validation.flag(data["whole"], "whole"))
+            rounds.apply_reset(current, whole=validation.flag(data["whole"], "whole"))
         elif event.kind == "reserved" and current is not None:
             current.reserve(rounds.active.key_of(sent(data["x"], self._domain.like)))
         elif event.kind == "tested":
@@ -421,7 +429,7 @@ class BPEDelayOptimizer(Optimizer):
     def _warn_doubtful(self, new: Sequence[Trial | Attached], known: int) -> None:
         super()._warn_doubtful(new, known)
         audit = self._audit
-        if self._config.proves and self._warned != audit.amended and audit.is_refuted:
+        if self._warned != audit.amended and audit.is_refuted:
             self._warned = audit.amended
             warn(CONTRADICTED, RefutedWarning)
 
@@ -429,7 +437,7 @@ class BPEDelayOptimizer(Optimizer):
         if (current := self._rounds.open) is not None:
             self._happen("closed", data=self._rounds.close(current, last=True))
 
-    def _open_points(self) -> ActiveSet:
+    def _searched_points(self) -> ActiveSet:
         if not self._rounds.is_outdated:
             return self._active_points()
         return self._rounds.active.restored(self._feasibility.infeasible(), 0)

@@ -14,8 +14,10 @@ computed anew when the bounds tighten. The rule's point is asked if
     bills so far + its bill + what BPE-Delay may still cost - W <= F B;
 
 otherwise the next design point of BPE-Delay is asked, or, while its round waits for answers, the
-rule's point. W is the sum of the bills of the *extra* asks, *as priced when they were asked*: the
-asks made while a round waited, and those of points that had failed or been given up before.
+rule's point. W is the sum of the bills of the *extra* asks, *as priced when they were asked*: those
+that did not pass the test, but were made because a round waited, and those of points that had
+failed or been given up before. (``RoundRecord.extra_asks`` also counts asks that passed the test
+while a round waited.)
 
 *Theorem.* With probability ``1 - delta / 2``, whatever the delays, the regret after T asks is at
 most ``max(F B, B') + W + E``. B' is B with the bounds' smaller share of delta. W is at most D u_T

@@ -151,7 +151,7 @@ class AcquisitionConfig(Config):
     rule: Rule
     pending: Pending
     repeat_pending: bool
-    explores: ClassVar[bool] = False
+    keep_exploring: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -351,11 +351,11 @@ class BPEConfig(BoundsConfig):
     @property
     def merges(self) -> bool:
         """Whether bounds from all answers replace the round's own."""
-        return self.evidence == "all" and (not self.proves or self.exact)
+        return self.evidence == "all" and not self.proves_by_rounds
 
     @property
     def proves_from_all(self) -> bool:
-        return self.evidence == "all" and not self.merges
+        return self.evidence == "all" and self.proves_by_rounds
 
     @property
     def rule(self) -> Rule | None:
@@ -378,7 +378,7 @@ class BPEConfig(BoundsConfig):
         return (isinstance(self.exploit, Exploit) and self.exploit.final_fraction) or 0.0
 
     @cached_property
-    def explores(self) -> bool:
+    def keep_exploring(self) -> bool:
         """Whether some asks explore once the rule has converged."""
         return isinstance(self.exploit, Exploit) and bool(self.exploit.keep_exploring)
 
@@ -396,6 +396,11 @@ class BPEConfig(BoundsConfig):
     def proves(self) -> bool:
         """Whether the bounds are proved under this configuration."""
         return not self.confidence.missing and not self.learned
+
+    @property
+    def proves_by_rounds(self) -> bool:
+        """Whether proved bounds rest on a round's own answers: not if evaluations are exact."""
+        return self.proves and not self.exact
 
     def round_rule(self) -> RoundRule:
         """The sizes and lengths of rounds, and when they close."""

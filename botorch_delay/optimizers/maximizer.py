@@ -27,10 +27,10 @@ from botorch_delay.elimination.box_active_set import quasi_random, spread_points
 from botorch_delay.exceptions import EmptyDomainError, InputError, InputTypeError, NumericsError
 from botorch_delay.gp.surrogate import MANY_ANSWERS, Surrogate
 from botorch_delay.history.point_status import REPEATS, Feasibility
-from botorch_delay.history.trials import Ledger, Suggestion
+from botorch_delay.history.trials import Ledger
 from botorch_delay.optimizers.config import AcquisitionConfig, BPEConfig
 from botorch_delay.optimizers.knowledge_gradient import knowledge_gradient
-from botorch_delay.optimizers.rule_model import RuleModel
+from botorch_delay.optimizers.rule_model import RuleModel, failing_places
 from botorch_delay.optimizers.rules import UCB, Rule
 from botorch_delay.optimizers.run import Fitting
 
@@ -111,40 +111,30 @@ class Maximizer:
         self._order = self._within = None
 
     def choose(
-        self,
-        number: int,
-        slot: int,
-        active: ActiveSet | None = None,
-        *,
-        plan_repeats: bool = False,
-        final: bool = False,
-    ) -> Suggestion:
-        """The next point, for a slot of a round; from the whole domain if ``active`` is None.
+        self, active: ActiveSet | None = None, *, plan_repeats: bool = False, final: bool = False
+    ) -> int | Tensor:
+        """The next point, a row or a point of a box; from the whole domain if ``active`` is None.
 
         With ``plan_repeats``, points are repeated and untried ones preferred as :class:`Exploit`
         describes; with ``final``, the ask is one of the last that it describes. EmptyDomainError if
         no point may be asked, NumericsError if the rule is nan or inf at one, or -inf at all.
         """
         self.update(active)
-        model, tries = self.model, self.model.feasibility
+        model = self.model
         key = self.repeat(active) if plan_repeats else None
         if key is None and final and self._domain.is_discrete:
             key = self.confirm(active)
             final = False
         if key is not None:
-            point = key if model.finite else tries.point(key)
-        else:
-            try:
-                if model.is_blind:
-                    point = self._first(active)
-                elif final and not (model.surrogate.is_exact or tries.repeats_agree()):
-                    point = self._most_telling(active)
-                else:
-                    point = self._largest(active, new_first=plan_repeats)
-            except EmptyDomainError as error:
-                point = self._any_open(error)
-        data = {"width": model.width_at(point)} if model.pending.inflate else {}
-        return Suggestion(point, number, slot, data)
+            return model.feasibility.place(key)
+        try:
+            if model.is_blind:
+                return self._first(active)
+            if final and not model.seems_exact:
+                return self._most_telling(active)
+            return self._largest(active, new_first=plan_repeats)
+        except EmptyDomainError as error:
+            return self._any_open(error)
 
     def _any_open(self, error: EmptyDomainError) -> Tensor:
         """A point of a countable box that may be asked, where no candidate may; else the error.
@@ -245,7 +235,7 @@ class Maximizer:
         if model.finite:
             return int(row)
         point, score = self._climb(self.rule, model, scores, may_ask, allowed)
-        due = self._config.explores and len(self._ledger) % EXPLORED_EVERY == 0
+        due = self._config.keep_exploring and len(self._ledger) % EXPLORED_EVERY == 0
         if due and (explorer := self._explorer(model, score, allowed)):
             scores = explorer.score(model).masked_fill(~allowed, -torch.inf)
             point, score = self._climb(explorer, model, scores, may_ask, allowed)
@@ -253,12 +243,14 @@ class Maximizer:
 
     def repeat(self, active: ActiveSet | None) -> int | None:
         """The key of the best answered point if it is due to be asked again, to measure noise."""
-        model, tries = self.model, self.model.feasibility
+        model, feasibility = self.model, self.model.feasibility
         if self._config.exact or not model.surrogate.learned or model.is_blind:
             return None
         due = min(model.answers.size // ANSWERS_PER_REPEAT, REPEATS)
+        if feasibility.repeats >= due:
+            return None
         # Repeats that differ still tell noise from roughness.
-        if tries.repeats >= due or (tries.repeats_differ and not self._config.tells_roughness):
+        if feasibility.repeats_differ and not self._config.tells_roughness:
             return None
         keys, mean = self._answered(active)
         best = keys[int(mean.argmax())] if keys else None
@@ -330,7 +322,11 @@ class Maximizer:
         within = self._within
         if active is not None and active.rows is not None:
             within = torch.zeros_like(within).index_fill(0, active.rows, True)
-        closed, fails = model.feasibility.unavailable(), model.where_trials_fail()
+        closed, fails = model.feasibility.unavailable(), None
+        # With a given kernel, claims allow no places to be left out.
+        if model.surrogate.learned and model.feasibility.suspects:
+            answered = model.answers.anywhere.data.X
+            fails = failing_places(model.surrogate, model.feasibility, answered)
         running = [] if self._config.repeat_pending else list(model.running())
         avoided = [*avoided, *running]
         if self._domain.is_countable and model.tells_all_at_once:
@@ -358,12 +354,11 @@ class Maximizer:
         """The rule of an ask that explores: the probability of improvement (Kushner 1964).
 
         Its maximum is that of the upper bound with the factor at which the bound just reaches the
-        value worth finding at one candidate. None unless answers seem exact and none at the usual
-        rule's best point, with this ``score``, may be much better.
+        value worth finding at one candidate. None unless evaluations seem exact and no answer at
+        the usual rule's best point, with this ``score``, may be much better.
         """
         unit, best = model.prior_deviation, model.answers.anywhere.data.y.max()
-        exact = model.surrogate.is_exact or model.feasibility.repeats_agree()
-        if not exact or bool(score - best > ENOUGH * unit):
+        if not model.seems_exact or bool(score - best > ENOUGH * unit):
             return None
         missing = best + WORTH_FINDING * unit - model.mean
         factors = missing / model.deviation.clamp_min(ENOUGH**2 * unit)

@@ -78,7 +78,7 @@ class QueuedOptimizer(Optimizer):
     @property
     @exclusive
     def guarantee(self) -> Guarantee:
-        """None: the base's claim is for answers without delay."""
+        """Nothing is claimed: the base's claim is for answers without delay."""
         base = self.base.guarantee
         missing = (
             "the base's claim is for answers without delay; the queue adds up to one answer "

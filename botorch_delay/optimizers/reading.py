@@ -132,16 +132,16 @@ class ReadableRun(Run, ABC):
         With a given kernel, the answered point with the best posterior mean. With a learned kernel:
 
         * The point with the best answer, if evaluations seem exact: no point of the domain has two
-          different answers, and the learned noise is no more than rounding, or three trials
+          different answers, and the learned noise is that of exact evaluations, or three trials
           repeated a point and none told its noise (then the answer is the mean and both ends).
         * Else, with more than 512 answered points, the one with the best posterior mean.
         * Else the point whose interval under the fitted kernel has the best worst end (the largest
           lower end when maximising), so that one lucky answer does not decide. On a box it may be
           an untried point near answered ones, if its worst end is no worse once the uncertainty
           of the fit counts; its reported interval is wider, for the search.
-          There, if two or more repeats differ by far less than the fitted noise, the rest of it
-          counts as roughness of f, which only answers at a point itself reveal
-          (``gp.roughness``), but not with bounds that are proved.
+          If two or more repeats differ by far less than the fitted noise, the rest of it counts
+          as roughness of f, which only answers at a point itself reveal (``gp.roughness``); but
+          not on lists, and not with bounds that are proved.
 
         Reported intervals also count that the kernel is fitted. Attached results are used. If no
         point of the domain has an answer, all are compared, or points spread over a box. The point
@@ -155,8 +155,8 @@ class ReadableRun(Run, ABC):
         """
         tried = validation.flag(tried, "tried")
         judged = self._judged("base a recommendation on")
-        surrogate, data = judged.surrogate, judged.answers
-        answered = sent(data.X, self._domain.like)
+        surrogate, answers = judged.surrogate, judged.answers
+        answered = sent(answers.X, self._domain.like)
         if tried and not bool(self._domain.contains(answered).any()):
             raise NoAnswerError(
                 "No point of the domain has an answer yet, only others have; leave out tried."
@@ -165,7 +165,7 @@ class ReadableRun(Run, ABC):
         rows, candidates = self._active_points().evaluated(evaluated, answered)
         agree = surrogate.learned and self._feasibility.answers_agree()
         trusted = agree or (surrogate.is_exact and not self._feasibility.repeats_differ)
-        scores = data.y if trusted else surrogate.means_of_many(data)
+        scores = answers.y if trusted else surrogate.means_of_many(answers)
         at, safer = None, None
         if scores is not None:
             order = scores.argsort(descending=True)
@@ -182,7 +182,7 @@ class ReadableRun(Run, ABC):
         same = self._domain.columns.rounded(torch.cat([x.unsqueeze(0), answered]))
         interval, here = found.interval, (same[0] == same[1:]).all(dim=1).nonzero().flatten()
         if agree and len(here):
-            mean = lower = upper = self._config.sign * float(data.y[here[0]])
+            mean = lower = upper = self._config.sign * float(answers.y[here[0]])
             interval, noise_std = ANSWER_ITSELF, 0.0
         params = self._domain.params(x)
         return Recommendation(x, index, mean, lower, upper, interval, len(here), params, noise_std)
@@ -246,7 +246,7 @@ class ReadableRun(Run, ABC):
         judged = self._judged("bound what can be gained")
         if not judged.surrogate.scaled:
             return torch.inf
-        candidates = self._open_points().candidates(sent(judged.answers.X, self._domain.like))
+        candidates = self._searched_points().candidates(sent(judged.answers.X, self._domain.like))
         posterior, half = judged.intervals(candidates)
         ends = torch.stack([(posterior.mean + half).max(), (posterior.mean - half).max()])
         upper, lower = judged.surrogate.warping.inverse(ends).tolist()
@@ -269,7 +269,8 @@ class ReadableRun(Run, ABC):
         confidence, delta = self._config.interval_confidence
         if self._config.learned:
             judged = self._judged("judge a recommendation by")
-            candidates = self._open_points().candidates(sent(judged.answers.X, self._domain.like))
+            tried = sent(judged.answers.X, self._domain.like)
+            candidates = self._searched_points().candidates(tried)
             counts = len(self._ledger), self._ledger.answer_count
             fitted = self._surrogate  # its kernel and noise are taken as right
             told = fitted, fitted.data(judged.answers)
@@ -454,8 +455,8 @@ class ReadableRun(Run, ABC):
         """Whether the answers contradict the constants on which confidence bounds rest."""
         return False
 
-    def _open_points(self) -> ActiveSet:
-        """The points that may be asked, beyond which nothing can be gained."""
+    def _searched_points(self) -> ActiveSet:
+        """The points where the maximum is still looked for; elsewhere nothing can be gained."""
         return self._active_points()
 
     def _active_points(self) -> ActiveSet:

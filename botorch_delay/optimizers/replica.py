@@ -220,7 +220,6 @@ class Replica:
         """The trial after ``before + skip`` asks that are not made here, and its events."""
         optimizer, start = self.optimizer, self.optimizer._ledger.event_count
         ahead = copy.deepcopy(optimizer, {id(optimizer.domain): optimizer.domain})
-        ahead._rounds.is_shared = True
         # One by one: ask(n) would return fewer trials if one fails, instead of raising.
         for _ in range(before + skip + 1):
             ahead.ask()

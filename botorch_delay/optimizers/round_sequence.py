@@ -62,7 +62,7 @@ class RoundSequence(TrialObserver):
         # How many answers and attached results there were when a round first eliminated points.
         self._eliminated_at: int | None = None
         # The active set that close() found, until its event is applied; a replay derives it anew.
-        self._judged: ActiveSet | None = None
+        self._next_active: ActiveSet | None = None
         factor = config.rounds.straggler_factor
         self._early = None if factor is None else EarlyClose(factor, config.domain)
 
@@ -86,7 +86,7 @@ class RoundSequence(TrialObserver):
     def needs_all(self) -> bool:
         """Whether the regret bound needs the answer of every design point of a round."""
         waits = self.round_rule.on_arrival and self._early is None
-        return self._config.proves and not self._config.exact and waits
+        return self._config.proves_by_rounds and waits
 
     @property
     def feasible(self) -> ActiveSet:
@@ -179,12 +179,11 @@ class RoundSequence(TrialObserver):
         if not last and current.gave_up():
             current.departures.add(Departure.GIVEN_UP)
         answers = self._answers(current)
-        claimed = self._config.proves and not self._config.exact
-        if last and claimed and not self._ends_as_planned(current):
+        if last and self._config.proves_by_rounds and not self._ends_as_planned(current):
             answers = replace(answers, trial_ids=(), fixed=self._config.answers(()))
         infeasible, bounds = self._feasibility.infeasible(), self.bounds(current.number)
         parts = current, answers, self.active, infeasible, bounds
-        record, self._judged = close_round(*parts, last=last)
+        record, self._next_active = close_round(*parts, last=last)
         logger.info(
             "round %d closed after %d asks: %d answers used, %.6g active before, %.6g after",
             record.number,
@@ -193,7 +192,7 @@ class RoundSequence(TrialObserver):
             record.active_before,
             record.active_after,
         )
-        left, attached = self._judged.difference_from(self.active), self._uses_attached
+        left, attached = self._next_active.difference_from(self.active), self._uses_attached
         return {"record": record.describe(), "left": left, "last": last, "attached": attached}
 
     def reset(self, current: OpenRound) -> dict[str, Any]:
@@ -220,15 +219,14 @@ class RoundSequence(TrialObserver):
 
     def apply_opened(self) -> None:
         """Open a round: the first, or one after an extension."""
-        previous = max(self.records[-1].design_size, 1) if self.records else 1
-        self.open = self._new_round(len(self.records) + 1, previous)
+        self.open = self._new_round()
 
     def extended(self, before: int | None) -> None:
         self.round_rule = self._config.round_rule()  # an open round keeps its size and its length
 
     def apply_close(self, current: OpenRound, data: Mapping[str, Any]) -> None:
         """Close a round as it was decided, here or elsewhere."""
-        active, self._judged = self._judged, None
+        active, self._next_active = self._next_active, None
         record, last = RoundRecord.read(data["record"]), validation.flag(data["last"], "last")
         pooled = validation.flag(data.get("attached", False), "attached")
         known = all(trial_id < len(self._ledger) for trial_id in record.trial_ids)
@@ -251,12 +249,12 @@ class RoundSequence(TrialObserver):
             self._eliminated_at = len(self._ledger.values)
         self.records.append(record)
         self.closed_at = len(self._ledger)
-        self.open = None if last else self._new_round(record.number + 1, current.design_size)
+        self.open = None if last else self._new_round()
 
-    def apply_reset(self, current: OpenRound, *, entirely: bool) -> None:
-        """Design the open round on every feasible point; ``entirely``: all become active again."""
+    def apply_reset(self, current: OpenRound, *, whole: bool) -> None:
+        """Design the open round on every feasible point; ``whole``: all become active again."""
         left = self.active.restored(self._feasibility.infeasible(), current.number)
-        if entirely:
+        if whole:
             self.active = left
         self.resets += 1
         current.restart(left)
@@ -365,14 +363,17 @@ class RoundSequence(TrialObserver):
         everything = config.answers(ledger.results()) if config.proves_from_all else None
         return RoundAnswers(ids, answers, everything, current.design)
 
-    def _new_round(self, number: int, previous_size: int) -> OpenRound:
-        size = self.round_rule.design_size(number, previous_size)
+    def _new_round(self) -> OpenRound:
+        number = len(self.records) + 1
+        # The last round before an extension may have had no design points.
+        previous = max(self.records[-1].design_size, 1) if self.records else 1
+        size = self.round_rule.design_size(number, previous)
         length = self.round_rule.length(size, len(self._ledger))
         statuses = {key: self._feasibility.status(key) for key in self._feasibility.unavailable()}
         # Attached results count in the design only if the kernel is learned: with a given one,
         # claims rest on the design's own points. At most MANY_ANSWERS, to bound a design's time.
         attached = self._ledger.attached if self._config.learned and not self.is_shared else []
-        known = [self._feasibility.key(result) for result in attached]
+        keys = [self._feasibility.key(result) for result in attached]
         return OpenRound(
             number,
             size,
@@ -381,7 +382,7 @@ class RoundSequence(TrialObserver):
             self.active,
             statuses,
             needs_all=self.needs_all,
-            known=tuple(known[:: len(known) // MANY_ANSWERS + 1]),
+            attached=tuple(keys[:: len(keys) // MANY_ANSWERS + 1]),
         )
 
     def _update_status(self, key: int) -> None:

@@ -79,7 +79,7 @@ class View:
 class RuleModel(View, TrialObserver):
     """The posteriors given all trials so far, at candidates and at any points.
 
-    Each point has a key: a candidate's row on a finite set, or a number below 0.
+    Each point has a key: its row in a finite set, or a number below 0.
 
     Attributes:
         surrogate: kernel, noise and units of the posteriors.
@@ -235,8 +235,16 @@ class RuleModel(View, TrialObserver):
         return self.surrogate.inputs(self.points(keys)) if keys else None
 
     @property
+    def seems_exact(self) -> bool:
+        """Whether evaluations seem exact: the learned noise says so, or repeats agree."""
+        return self.surrogate.is_exact or self.feasibility.repeats_agree()
+
+    @property
     def tells_all_at_once(self) -> bool:
-        """Whether evaluations seem exact: the learned noise says so, and repeats agree."""
+        """Whether one answer tells all about a point: the learned noise says so, and repeats agree.
+
+        That is more than :attr:`seems_exact`.
+        """
         return self.surrogate.is_exact and self.feasibility.repeats_agree()
 
     @property
@@ -265,15 +273,6 @@ class RuleModel(View, TrialObserver):
             return bool(asked >= max(CROWDED, answered))
 
         return crowd_around(best) or crowd_around(pending[posterior.mean(pending).argmax()])
-
-    def where_trials_fail(self) -> Callable[[Tensor], Tensor] | None:
-        """A test for places where failures outweigh answers, see :func:`failing_places`.
-
-        None without failures, and with a given kernel: its claims allow no places to be left out.
-        """
-        if not self.surrogate.learned or not self.feasibility.suspects:
-            return None
-        return failing_places(self.surrogate, self.feasibility, self.answers.anywhere.data.X)
 
     def with_drawn_answers(self) -> RuleModel:
         """A copy of the model with values drawn for pending points, new ones in every ask."""

@@ -336,19 +336,18 @@ class Run:
         if event.kind == "finished":
             self._finished = True
         elif event.kind == "extended":
-            before, horizon = self.horizon, event.data["horizon"]
+            horizon, before, finished = event.data["horizon"], self.horizon, self._finished
             if horizon is not None:
                 horizon = validation.whole(horizon, "horizon", 1)
-            goes_on = self._finished and horizon == before  # as it was planned
+            goes_on = finished and horizon == before  # as it was planned
             if not (goes_on or (before and horizon and horizon > before)):
                 raise StorageError(f"a horizon of {before} cannot be extended to {horizon}.")
-            was = self._config.horizon, self._finished
             self._config.horizon, self._finished = horizon, False
             try:  # the last first: only that one can fail, and then no observer has changed
                 for observer in reversed(self._observers):
                     observer.extended(before)
             except BaseException:
-                self._config.horizon, self._finished = was
+                self._config.horizon, self._finished = before, finished
                 raise
         elif event.kind == "fitted":
             self._fitting.take(event.data)

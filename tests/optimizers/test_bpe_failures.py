@@ -10,7 +10,8 @@ from botorch_delay.exceptions import (
     EmptyDomainError,
 )
 from botorch_delay.history.trials import TrialState
-from botorch_delay.optimizers.rule_model import RuleModel
+from botorch_delay.optimizers import maximizer
+from botorch_delay.optimizers.rule_model import failing_places
 
 # Failures and abandonment
 
@@ -367,8 +368,13 @@ def test_places_where_trials_fail_are_left_out(kind, monkeypatch):
     assert late_failures() <= 12
     if kind == "box":
         return
-    monkeypatch.setattr(RuleModel, "where_trials_fail", lambda model: None)
+    monkeypatch.setattr(maximizer, "failing_places", lambda *_: None)
     assert late_failures() >= 14  # without that model asks stay near the best answers
+
+
+def where_trials_fail(opt):
+    model = opt._maximizer.model
+    return failing_places(model.surrogate, model.feasibility, model.answers.anywhere.data.X)
 
 
 def test_one_failure_among_answers_is_an_accident():
@@ -376,14 +382,14 @@ def test_one_failure_among_answers_is_an_accident():
     X = torch.tensor([[0.1, 0.1], [0.9, 0.1], [0.1, 0.9]], dtype=torch.double)
     opt.attach(X, torch.zeros(3).double())
     trial = opt.ask()
-    assert opt._maximizer.model.where_trials_fail() is None
+    assert where_trials_fail(opt) is None
     opt.mark_failed(trial)
     opt._maximizer.update()
-    fails = opt._maximizer.model.where_trials_fail()
+    fails = where_trials_fail(opt)
     here, away = trial.x.unsqueeze(0), (trial.x + 0.3).unsqueeze(0)
     assert fails(torch.cat([here, away])).tolist() == [True, False]
     opt.attach(trial.x + 0.01, 0.0)
-    fails = opt._maximizer.model.where_trials_fail()
+    fails = where_trials_fail(opt)
     assert fails(here).tolist() == [False]
 
 
@@ -397,4 +403,6 @@ def test_where_everything_fails_something_is_asked():
 
 def test_with_a_kernel_of_the_user_s_no_place_is_left_out():
     opt = played(bd.BoxDomain(BOX), asks=6, covar_module=se(), noise_var=1e-3)
-    assert opt._maximizer.model.where_trials_fail() is None
+    assert where_trials_fail(opt) is not None
+    _, allowed = opt._maximizer._allowed(None)
+    assert torch.equal(allowed, opt._maximizer._within)
