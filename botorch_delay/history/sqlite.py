@@ -449,6 +449,8 @@ def _errors(file: Path, verb: str) -> Iterator[None]:
         text = str(error)
         if "locked" in text:
             text += f" by another process for more than {BUSY_SECONDS:g} seconds; try again"
+        elif "unable to open" in text:
+            text += f"; check that {file.parent} is a folder where you may write"
         raise StorageError(f"Cannot {verb} {file}: {text}.") from error
     except sqlite3.Error as error:
         raise StorageError(

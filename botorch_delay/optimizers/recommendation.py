@@ -53,7 +53,8 @@ class Recommendation:
         params: the point's values by name.
         noise_std: the model's standard deviation of the noise of one answer there, in the user's
             units; where values are warped, half the span from one deviation below the mean to one
-            above. 0 if evaluations are or seem exact, nan while the scale of the values is unknown.
+            above. 0 if evaluations are or seem exact. nan while the scale of the values is unknown, and
+            with a learned kernel if every answer was told its own noise: then none is learned.
     """
 
     x: Tensor
@@ -172,6 +173,8 @@ class Judgement:
         middle, noise = posterior.mean, surrogate.noise_std
         if not surrogate.scaled:
             half, interval, noise = torch.full_like(half, torch.inf), UNBOUNDED, math.nan
+        elif surrogate.learned and not bool(self.answers.noise_var.isnan().any()):
+            noise = math.nan
         ends = torch.stack([middle - half, middle, middle + half, middle - noise, middle + noise])
         worst, mean, best, low, high = sign * surrogate.warping.inverse(ends)
         lower, upper = (worst, best) if sign > 0 else (best, worst)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 MAX_COLUMNS = 4  # slices side by side
 MIN_PARALLEL = 3  # columns from which a summary has parallel coordinates
 SLICES = "along each column through the recommended point (orange); answers in grey"
+MARGIN = 0.5  # of the range of the answers: intervals are cut this far beyond it
 ENDS = (-0.05, 1.05)  # where lines are cut that leave a column's range, 0 to 1
 
 
@@ -27,6 +28,7 @@ def plot_slices(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> lis
 
     They come from :meth:`~botorch_delay.Optimizer.predict`. Dots are answers, whatever their other
     columns; the vertical line is the recommended value. There is one Axes for each column.
+    Intervals are cut half the range of the answers beyond their ends.
     """
     check(optimizer, Optimizer, "plot_slices")
     X, values = answers(optimizer)
@@ -60,6 +62,11 @@ def plot_slices(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> lis
         column.label(ax.xaxis)
         if place % MAX_COLUMNS == 0:
             ax.set_ylabel("value")
+    # Wide intervals are cut, since answers and means would lie on one line beside them.
+    low, high = float(values.min()), float(values.max())
+    for ax in axes if high > low else ():
+        bottom, top = ax.get_ylim()
+        ax.set_ylim(max(bottom, low - MARGIN * (high - low)), min(top, high + MARGIN * (high - low)))
     return list(axes)
 
 

@@ -353,3 +353,13 @@ def test_an_interval_of_bounds_of_one_s_own_is_named_after_them():
     )
     opt.tell(opt.ask(), 1.0)
     assert opt.recommend().interval == "Wide()"
+
+
+def test_no_noise_is_learned_where_every_answer_was_told_its_own():
+    opt = bd.BPEDelayOptimizer(bd.FiniteDomain(POINTS), 20)
+    for trial in opt.ask(8):
+        opt.tell(trial, trial.x.sum().item(), noise_var=0.04)
+    assert math.isnan(opt.recommend().noise_std)
+    assert bool(opt.predict(POINTS).noise_std.isnan().all())
+    opt.tell(opt.ask(), 0.5)
+    assert opt.recommend().noise_std > 0.0
