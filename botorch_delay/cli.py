@@ -214,7 +214,9 @@ def _add_study_commands(add: Callable[..., _Parser]) -> None:
     tell = on_study("tell", _tell, "hand in the result of a trial, in any order")
     text = "report a trial whose settings may be why it failed; for an accident, see abandon"
     fail = on_study("fail", _fail, text)
-    abandon = on_study("abandon", _abandon, "give up a trial that is lost; its settings may be tried again")
+    abandon = on_study(
+        "abandon", _abandon, "give up a trial that is lost; its settings may be tried again"
+    )
     correct = on_study("correct", _correct, "replace a result that was told wrongly")
     for settle in (tell, fail, abandon, correct):
         settle.add_argument("id", type=_id, help="the trial's id, as ask printed it")

@@ -25,7 +25,7 @@ from botorch_delay.gp.surrogate import (
     exact_noise,
     standardization,
 )
-from botorch_delay.gp.warping import WARPINGS, Warping, better_half, spread_weights
+from botorch_delay.gp.warping import WARPINGS, Candidates, Warping, better_half, spread_weights
 from botorch_delay.history.answers import Answers
 
 logger = logging.getLogger(__name__)
@@ -92,11 +92,11 @@ def fit_surrogate(
         begin=START_NOISES if warm_start is None else (own,),
         exact=exact,
     )
-    models = [search.before(warping) for warping in WARPINGS[warp](told, search.weight)]
-    prior = models[0]
+    warpings = WARPINGS[warp](told, search.weight)
+    prior = search.before(warpings.first)
     if len(told) < MIN_ANSWERS_TO_FIT or not prior.scaled:
         return replace(prior, warping=Warping(), scaled=False)
-    fitted = search.best(models, seed)
+    fitted = search.best(warpings, seed)
     if fitted is None:
         kept = "the previous ones stay" if previous is not None else "the priors' modes are used"
         warn(f"Hyperparameters could not be fitted to {len(told)} answers; {kept}.", FitWarning)
@@ -125,12 +125,12 @@ class _Search:
         units: dict[str, Any] = {"offset": offset, "scale": scale or 1.0, "warping": warping}
         return replace(self.plain, scaled=scale is not None, **units)
 
-    def best(self, models: Sequence[Surrogate], seed: int) -> Surrogate | None:
-        """The best fit among the models' warpings; None if all fail.
+    def best(self, warpings: Candidates, seed: int) -> Surrogate | None:
+        """The best fit among the warpings; None if all fail.
 
-        The first warping is taken unless its fit finds no noise and another one has the higher
-        leave-one-out density of the better half of the values. Worse values may be mere ranks,
-        whose densities cannot be compared. Of many answers a random subset is used.
+        The first one is taken unless another has a much higher leave-one-out density of the better
+        half of the values. Worse values may be mere ranks, whose densities cannot be compared. Of
+        many answers a random subset is used.
         """
         rows, steps = torch.arange(len(self.told)), MOST_ITERATIONS
         if is_subset := len(rows) > MANY_ANSWERS:
@@ -138,20 +138,16 @@ class _Search:
             every = torch.randperm(len(rows), generator=generator)[:MANY_ANSWERS].sort().values
             rows, steps = every[::2], FEW_ITERATIONS  # half of them suffice to choose a warping
         good = better_half(self.told, self.weight)[rows]
-        best, model, highest = None, models[0], -math.inf
-        found = None
-        for own in models:  # each fit starts from the optimum of the one before
-            found = self._fit(own, rows, steps, found)
-            if found is None:
-                continue
-            slope = own.warping.slope(self.told[rows]) / own.scale
-            density = torch.from_numpy(found.left_out) + slope.log()
-            is_first = own is models[0]
-            score = float(density[good].sum()) - (0.0 if is_first else LEAST_GAIN)
+        model = self.before(warpings.first)
+        best = found = self._fit(model, rows, steps)
+        highest = self._predicted(model, rows, good, found)
+        exact = found is None or not self._has_noise(model, found)
+        for warping in (*(warpings.if_exact if exact else ()), *warpings.others):
+            own = self.before(warping)
+            found = self._fit(own, rows, steps, found)  # from the optimum of the one before
+            score = self._predicted(own, rows, good, found) - LEAST_GAIN
             if score > highest:
                 best, model, highest = found, own, score
-            if is_first and self._has_noise(own, found):
-                break  # other warpings stretch the best values, and their noise with them
         if is_subset:
             best = self._fit(model, every, steps, best)
         if best is None:
@@ -159,6 +155,16 @@ class _Search:
         units = {"offset": model.offset + model.scale * best.mean, "scale": model.scale}
         noise_var = best.noise_var or self.plain.noise_var
         return _learned(best.lengthscale, self.domain, noise_var, warping=model.warping, **units)
+
+    def _predicted(self, model: Surrogate, rows: Tensor, good: Tensor, found: Fit | None) -> float:
+        """The leave-one-out log density of the values in ``rows`` that are ``good``, under a fit.
+
+        -inf without one.
+        """
+        if found is None:
+            return -math.inf
+        slope = model.warping.slope(self.told[rows]) / model.scale
+        return float((torch.from_numpy(found.left_out) + slope.log())[good].sum())
 
     def _has_noise(self, model: Surrogate, found: Fit) -> bool:
         """Whether some known or learned noise exceeds that of exact evaluations."""

@@ -80,7 +80,8 @@ class Learned:
         warp: "half-rank" for values that may span decades: below the median only ranks count, and
             near the best a logarithm tells values apart (Song et al. 2024). If evaluations seem
             exact, the base of the logarithm is the one, of four, that predicts the better half
-            best. "yeo-johnson" for that power transform; "none" for values as they are. Bounds in
+            best. If the logarithms of values of one sign predict it better, they are warped
+            instead, with noise as well. "yeo-johnson" for that power transform; "none" for values as they are. Bounds in
             units of the values (``RKHSConfidence``) are always computed from unwarped values.
     """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ MAX_KNOTS = 512  # more are thinned to this many, evenly by rank
 # section 4.1), and larger ones, which separate values near the best more.
 BASES = (1.5, 16.0, 256.0, 4096.0)
 MIN_TO_COMPARE = 24  # with fewer answers noise, which larger bases stretch, is hardly recognised
+MIN_FOR_LOGARITHMS = 12  # with fewer answers logarithms of the values are not compared
 ROUNDING = 1e-9  # cumulative shares that differ by less count as equal
 CROWD = 0.1  # root mean square difference per column, in sides, below which answers crowd
 
@@ -140,17 +141,21 @@ def better_half(y: Tensor, weight: Tensor) -> Tensor:
     return y >= _median(*_shares(y, weight))
 
 
-def half_rank(y: Tensor, weight: Tensor, base: float = BASES[0]) -> Warping:
+def half_rank(
+    y: Tensor, weight: Tensor, base: float = BASES[0], *, logarithms: bool = False
+) -> Warping:
     """Half-rank, then logarithm: Vizier's output warping (Song et al. 2024), of weighted values.
 
     Values, ``n``, below the median are replaced by normal quantiles of their ranks, scaled to the
     spread of the better half: how bad a bad value is does not count. Then a logarithm of the
     distance from the best value stretches small distances, up to ``base`` times as much as large.
+    With ``logarithms`` this is done to the logarithms of the values' sizes; all have one sign.
     """
     values, share = _shares(y, weight)
     if len(values) < MIN_VALUES:
         return Warping()
-    scaled, upto = np.ldexp(values, _scale(values)), np.cumsum(share)
+    scaled = _logarithms(values) if logarithms else np.ldexp(values, _scale(values))
+    upto = np.cumsum(share)
     median = _median(scaled, share)
     better = scaled >= median
     spread = float(np.sqrt(np.average((scaled[better] - median) ** 2, weights=share[better])))
@@ -183,10 +188,40 @@ def _extended_below(warping: Warping) -> Warping:
     return Warping(values, warped)
 
 
-def half_ranks(y: Tensor, weight: Tensor) -> Sequence[Warping]:
-    """:func:`half_rank` with every base, or with the first one alone if there are few values."""
-    bases = BASES[: None if len(y) >= MIN_TO_COMPARE else 1]
-    return [half_rank(y, weight, base) for base in bases]
+def _logarithms(values: np.ndarray) -> np.ndarray:
+    """Increasing logarithms of the sizes of sorted values of one sign, in units of the largest."""
+    share, exponent = np.frexp(np.abs(values))  # so that powers of 2 cancel exactly
+    return np.sign(values[0]) * (np.log2(share) + (exponent - exponent.max()))
+
+
+class Candidates(NamedTuple):
+    """Warpings to compare.
+
+    Attributes:
+        first: the simplest, taken unless another one predicts decidedly better.
+        if_exact: those that stretch the best values, and so any noise of single answers.
+        others: those that may also be better with noise.
+    """
+
+    first: Warping
+    if_exact: Sequence[Warping] = ()
+    others: Sequence[Warping] = ()
+
+
+def half_ranks(y: Tensor, weight: Tensor) -> Candidates:
+    """:func:`half_rank` with every base, and of logarithms, as far as there are enough answers.
+
+    Logarithms suit values of one sign that span decades where they are good, such as losses with a
+    relative noise.
+    """
+    bases = BASES[1:] if len(y) >= MIN_TO_COMPARE else ()
+    one_sign = bool((y > 0.0).all()) or bool((y < 0.0).all())
+    logarithms = one_sign and len(y) >= MIN_FOR_LOGARITHMS
+    return Candidates(
+        half_rank(y, weight),
+        [half_rank(y, weight, base) for base in bases],
+        [half_rank(y, weight, logarithms=True)] if logarithms else [],
+    )
 
 
 def yeo_johnson(y: Tensor, weight: Tensor) -> Warping:
@@ -207,9 +242,9 @@ def yeo_johnson(y: Tensor, weight: Tensor) -> Warping:
     return Warping.through(values, warped)
 
 
-# By name, functions of values and weights that return the warpings to compare, the simplest first.
-WARPINGS: dict[str, Callable[[Tensor, Tensor], Sequence[Warping]]] = {
+# By name, functions of values, to be maximised, and their weights.
+WARPINGS: dict[str, Callable[[Tensor, Tensor], Candidates]] = {
     "half-rank": half_ranks,
-    "yeo-johnson": lambda y, weight: [yeo_johnson(y, weight)],
-    "none": lambda y, weight: [Warping()],
+    "yeo-johnson": lambda y, weight: Candidates(yeo_johnson(y, weight)),
+    "none": lambda y, weight: Candidates(Warping()),
 }

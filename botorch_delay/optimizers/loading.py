@@ -171,8 +171,10 @@ def _domain(
             )
         return FiniteDomain(array, cat_dims=config.get("cat_dims", ()), **given)
     if config["feasible"] is not None and feasible is None:
-        raise StorageError("The stored space has a test of feasibility, a function that no file can hold: open the "
-            "file in Python with bd.load(path, feasible=...).")
+        raise StorageError(
+            "The stored space has a test of feasibility, a function that no file can hold: open "
+            "the file in Python with bd.load(path, feasible=...)."
+        )
     for name in ("discrete_dims", "cat_dims"):
         given[name] = {int(dim): allowed for dim, allowed in config[name].items()}
     return BoxDomain(array, constraints=config["constraints"], feasible=feasible, **given)

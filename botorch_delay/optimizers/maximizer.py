@@ -58,8 +58,9 @@ ENOUGH = 1e-3
 # Once the rule has converged, one ask in EXPLORED_EVERY goes where a value that exceeds the best
 # answer by WORTH_FINDING prior deviations is likeliest. Far from all answers the deviation is that
 # of the prior, and the best answer is about two of those above the mean: UCB(2) would never leave
-# it.
-EXPLORED_EVERY, WORTH_FINDING = 4, 0.1
+# it. When 2, 3, ... times LESS_OFTEN asks have been made since an answer came that close to the
+# best one, only each 2nd, 3rd, ... of them does: their share vanishes in a long run.
+EXPLORED_EVERY, WORTH_FINDING, LESS_OFTEN = 4, 0.1, 64
 # The multiplier of the hash: odd, with well-mixed bits (2^64 / golden ratio), as a signed int64.
 _MIXING = -0x61C8864680B583EB
 
@@ -354,11 +355,17 @@ class Maximizer:
         """The rule of an ask that explores: the probability of improvement (Kushner 1964).
 
         Its maximum is that of the upper bound with the factor at which the bound just reaches the
-        value worth finding at one candidate. None unless evaluations seem exact and no answer at
-        the usual rule's best point, with this ``score``, may be much better.
+        value worth finding at one candidate. None unless evaluations seem exact, no answer at the
+        usual rule's best point, with this ``score``, may be much better, and it is not too soon.
         """
         unit, best = model.prior_deviation, model.answers.anywhere.data.y.max()
         if not model.seems_exact or bool(score - best > ENOUGH * unit):
+            return None
+        surrogate, sign, asked = model.surrogate, self._config.sign, len(self._ledger)
+        near = surrogate.offset + surrogate.scale * float(best - WORTH_FINDING * unit)
+        least, values = surrogate.unwarped(near), (trial.value for trial in self._ledger.trials)
+        first = next((i for i, y in enumerate(values) if y is not None and sign * y >= least), 0)
+        if asked % (EXPLORED_EVERY * max((asked - first) // LESS_OFTEN, 1)):
             return None
         missing = best + WORTH_FINDING * unit - model.mean
         factors = missing / model.deviation.clamp_min(ENOUGH**2 * unit)

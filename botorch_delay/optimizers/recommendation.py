@@ -53,8 +53,8 @@ class Recommendation:
         params: the point's values by name.
         noise_std: the model's standard deviation of the noise of one answer there, in the user's
             units; where values are warped, half the span from one deviation below the mean to one
-            above. 0 if evaluations are or seem exact. nan while the scale of the values is unknown, and
-            with a learned kernel if every answer was told its own noise: then none is learned.
+            above. 0 if evaluations are or seem exact. nan while the scale of the values is unknown,
+            and with a learned kernel if every answer was told its own noise: then none is learned.
     """
 
     x: Tensor

@@ -66,7 +66,9 @@ def plot_slices(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> lis
     low, high = float(values.min()), float(values.max())
     for ax in axes if high > low else ():
         bottom, top = ax.get_ylim()
-        ax.set_ylim(max(bottom, low - MARGIN * (high - low)), min(top, high + MARGIN * (high - low)))
+        ax.set_ylim(
+            max(bottom, low - MARGIN * (high - low)), min(top, high + MARGIN * (high - low))
+        )
     return list(axes)
 
 

@@ -290,9 +290,11 @@ def test_values_that_span_decades_are_told_apart_after_warping():
 
 
 def chosen(y, noise_var=None, **options):
-    """The base of the half-rank warping that a fit to y at X chooses."""
+    """The base of the half-rank warping that a fit to y at X chooses, or "logarithms"."""
     weight = spread_weights(FiniteDomain(POINTS).encoding(X))
     warping = fit(y=y, noise_var=noise_var, warp="half-rank", **options).warping
+    if warping == half_rank(y, weight, logarithms=True):
+        return "logarithms"
     return next(base for base in BASES if half_rank(y, weight, base) == warping)
 
 
@@ -306,9 +308,18 @@ def test_the_base_that_predicts_the_better_half_is_taken():
 
 def test_noise_is_not_stretched():
     steep = torch.exp(4.0 * torch.sin(X / 2).sum(dim=1))
-    assert chosen(-steep * torch.exp(0.5 * normal(len(X)))) == BASES[0]
+    assert chosen(7.0 - steep * torch.exp(0.5 * normal(len(X)))) == BASES[0]
     known = torch.full((len(X),), 0.01 * steep.var().item(), dtype=torch.double)
     assert chosen(-steep, known) == BASES[0]
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_logarithms_are_taken_where_noise_is_relative(sign):
+    steep = torch.exp(4.0 * torch.sin(X / 2).sum(dim=1))
+    noise = 0.5 * normal(len(X))
+    assert chosen(sign * steep * torch.exp(noise)) == "logarithms"
+    # The same noise of every answer, whatever its size, is no reason.
+    assert chosen(sign * (2.0 + torch.sin(X / 2).sum(dim=1) + 0.1 * noise)) == BASES[0]
 
 
 def test_a_warped_surrogate_comes_back_from_its_record():

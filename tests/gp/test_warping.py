@@ -13,6 +13,7 @@ from scipy import stats
 from botorch_delay.gp.warping import (
     BASES,
     MAX_KNOTS,
+    MIN_FOR_LOGARITHMS,
     MIN_TO_COMPARE,
     WARPINGS,
     Warping,
@@ -29,7 +30,7 @@ values = st.lists(st.floats(-1e9, 1e9, allow_nan=False, width=32), min_size=1, m
 
 def fitted(kind, y):
     """The warping fitted to values of equal weight."""
-    return WARPINGS[kind](y, torch.ones_like(y))[0]
+    return WARPINGS[kind](y, torch.ones_like(y)).first
 
 
 @pytest.mark.parametrize("kind", WARPINGS)
@@ -65,8 +66,32 @@ def test_half_rank_by_hand(base):
 def test_few_values_have_the_first_base():
     y = torch.arange(1.0, 1.0 + MIN_TO_COMPARE, dtype=torch.double).sqrt()
     weight = torch.ones_like(y)
-    assert half_ranks(y, weight) == [half_rank(y, weight, base) for base in BASES]
-    assert half_ranks(y[1:], weight[1:]) == [half_rank(y[1:], weight[1:])]
+    assert half_ranks(y, weight).if_exact == [half_rank(y, weight, base) for base in BASES[1:]]
+    assert half_ranks(y, weight).first == half_rank(y, weight)
+    assert half_ranks(y[1:], weight[1:])[:2] == (half_rank(y[1:], weight[1:]), [])
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_logarithms_are_compared_where_all_values_have_one_sign(sign):
+    y = sign * torch.arange(1.0, 1.0 + MIN_FOR_LOGARITHMS, dtype=torch.double).exp()
+    weight = torch.ones_like(y)
+    (found,) = half_ranks(y, weight).others
+    expected = half_rank(sign * y.abs().log2(), weight)
+    torch.testing.assert_close(found(y), expected(sign * y.abs().log2()))
+    assert half_ranks(y[1:], weight[1:]).others == []
+    for mixed in (torch.cat([y, -y[:1]]), torch.cat([y, 0.0 * y[:1]])):
+        assert half_ranks(mixed, torch.ones_like(mixed)).others == []
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_the_unit_makes_no_difference_to_logarithms(sign):
+    y = sign * torch.randn(40, generator=torch.Generator().manual_seed(1), dtype=torch.double).exp()
+    weight = torch.ones_like(y)
+    expected = half_rank(y, weight, logarithms=True)
+    for power in (-1000, -500, 450, 1000):
+        scaled = half_rank(y * 2.0**power, weight, logarithms=True)
+        assert scaled.warped == expected.warped
+        assert scaled.values[-40:] == tuple((y * 2.0**power).sort().values.tolist())
 
 
 def test_the_better_half_begins_at_the_weighted_median():
