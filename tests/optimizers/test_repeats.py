@@ -158,6 +158,17 @@ def test_now_and_then_a_repeat_shows_whether_they_still_agree():
     assert agree()
 
 
+def test_a_late_answer_counts_once():
+    opt = bd.AcquisitionOptimizer(bd.FiniteDomain(POINTS[:1]), rule=bd.UCB(1e-9))
+    late = opt.ask()
+    opt.mark_abandoned(late)
+    opt.tell(late, 1.0)
+    running = opt.ask(REPEATS + 1)
+    assert not opt._feasibility.repeats_agree()
+    opt.tell(running[0], 1.0)
+    assert opt._feasibility.repeats_agree()
+
+
 def test_repeats_agree_once_there_are_some_without_another_value():
     opt = bd.AcquisitionOptimizer(bd.FiniteDomain(POINTS[:2]), rule=bd.UCB(1e-9))
     agree = opt._feasibility.repeats_agree
