@@ -81,8 +81,9 @@ class Learned:
             near the best a logarithm tells values apart (Song et al. 2024). If evaluations seem
             exact, the base of the logarithm is the one, of four, that predicts the better half
             best. If the logarithms of values of one sign predict it better, they are warped
-            instead, with noise as well. "yeo-johnson" for that power transform; "none" for values as they are. Bounds in
-            units of the values (``RKHSConfidence``) are always computed from unwarped values.
+            instead, with noise as well; noise then counts as relative. "yeo-johnson" for that power
+            transform; "none" for values as they are. Bounds in units of the values
+            (``RKHSConfidence``) are always computed from unwarped values.
     """
 
     warm_start: Hyperparameters | None = None

@@ -27,7 +27,7 @@ from botorch_delay.elimination.box_active_set import quasi_random, spread_points
 from botorch_delay.exceptions import EmptyDomainError, InputError, InputTypeError, NumericsError
 from botorch_delay.gp.surrogate import MANY_ANSWERS, Surrogate
 from botorch_delay.history.point_status import REPEATS, Feasibility
-from botorch_delay.history.trials import Ledger
+from botorch_delay.history.trials import Attached, Ledger, Trial
 from botorch_delay.optimizers.config import AcquisitionConfig, BPEConfig
 from botorch_delay.optimizers.knowledge_gradient import knowledge_gradient
 from botorch_delay.optimizers.rule_model import RuleModel, failing_places
@@ -58,9 +58,9 @@ ENOUGH = 1e-3
 # Once the rule has converged, one ask in EXPLORED_EVERY goes where a value that exceeds the best
 # answer by WORTH_FINDING prior deviations is likeliest. Far from all answers the deviation is that
 # of the prior, and the best answer is about two of those above the mean: UCB(2) would never leave
-# it. When 2, 3, ... times LESS_OFTEN asks have been made since an answer came that close to the
-# best one, only each 2nd, 3rd, ... of them does: their share vanishes in a long run.
-EXPLORED_EVERY, WORTH_FINDING, LESS_OFTEN = 4, 0.1, 64
+# it. After OFTEN such asks since an answer came that close to the best one, their number grows like
+# the logarithm of the asks, so that their share vanishes in a long run.
+EXPLORED_EVERY, WORTH_FINDING, OFTEN = 4, 0.1, 16
 # The multiplier of the hash: odd, with well-mixed bits (2^64 / golden ratio), as a signed int64.
 _MIXING = -0x61C8864680B583EB
 
@@ -363,9 +363,11 @@ class Maximizer:
             return None
         surrogate, sign, asked = model.surrogate, self._config.sign, len(self._ledger)
         near = surrogate.offset + surrogate.scale * float(best - WORTH_FINDING * unit)
-        least, values = surrogate.unwarped(near), (trial.value for trial in self._ledger.trials)
-        first = next((i for i, y in enumerate(values) if y is not None and sign * y >= least), 0)
-        if asked % (EXPLORED_EVERY * max((asked - first) // LESS_OFTEN, 1)):
+        least = surrogate.unwarped(near)
+        results = self._ledger.results()
+        came = [came_at(r) for r in results if r.value is not None and sign * r.value >= least]
+        turn = (asked - min(came, default=asked)) // EXPLORED_EVERY
+        if explored_of(turn) == explored_of(turn - 1):
             return None
         missing = best + WORTH_FINDING * unit - model.mean
         factors = missing / model.deviation.clamp_min(ENOUGH**2 * unit)
@@ -442,6 +444,17 @@ class Maximizer:
         if len(rows) > MOST_CONFIRMED:
             rows = rows[mean[rows].topk(MOST_CONFIRMED).indices.sort().values]
         return [keys[row] for row in rows.tolist()], mean[rows]
+
+
+def came_at(result: Trial | Attached) -> int:
+    """How many asks had been made when the value of a result came or was last corrected."""
+    corrections = result.corrections if isinstance(result, Trial) else ()
+    return (corrections[-1].corrected_step if corrections else result.told_step) or 0
+
+
+def explored_of(turns: int) -> int:
+    """How many of ``turns`` asks that may explore do: all of few, ever fewer of many."""
+    return turns if turns <= OFTEN else int(OFTEN * (1.0 + math.log(turns / OFTEN)))
 
 
 def _none_of(tests: Sequence[PointTest], X: Tensor) -> Tensor:

@@ -44,7 +44,9 @@ class Recommendation:
     Attributes:
         x: the point, shape ``d``.
         index: its row in a finite domain; None on a box.
-        mean: posterior mean of f there; the median where values are warped.
+        mean: posterior mean of f there; the median where values are warped. If their logarithms
+            are, f is what half the answers at a point exceed: less than their average if noise is
+            skewed upwards, as that of squares is.
         lower: lower end of the interval for f there; with a learned kernel -inf until there are
             three answers that are not all equal, as the scale of the values is unknown until then.
         upper: upper end; inf where ``lower`` is -inf.
