@@ -48,8 +48,8 @@ START_NOISES = (1e-6, 0.1)
 # Lower bound of learned noise, as a share of the noise variance of exact evaluations.
 LEAST_NOISE = 0.1
 # By how much the leave-one-out log density must exceed that of the first warping for another one to
-# be chosen.
-LEAST_GAIN = 2.0
+# be chosen; for logarithms of values that seem exact, whose densities differ more.
+LEAST_GAIN, LEAST_GAIN_IF_EXACT = 2.0, 6.0
 MOST_ITERATIONS = 200  # of L-BFGS-B in one fit
 FEW_ITERATIONS = 30  # the same with more than ``MANY_ANSWERS`` answers
 
@@ -142,10 +142,13 @@ class _Search:
         best = found = self._fit(model, rows, steps)
         highest = self._predicted(model, rows, good, found)
         exact = found is None or not self._has_noise(model, found)
-        for warping in (*(warpings.if_exact if exact else ()), *warpings.others):
+        compared = [(warping, LEAST_GAIN) for warping in warpings.if_exact if exact]
+        gain = LEAST_GAIN_IF_EXACT if exact else LEAST_GAIN
+        compared += [(warping, gain) for warping in warpings.others]
+        for warping, gain in compared:
             own = self.before(warping)
             found = self._fit(own, rows, steps, found)  # from the optimum of the one before
-            score = self._predicted(own, rows, good, found) - LEAST_GAIN
+            score = self._predicted(own, rows, good, found) - gain
             if score > highest:
                 best, model, highest = found, own, score
         if is_subset:

@@ -322,6 +322,15 @@ def test_logarithms_are_taken_where_noise_is_relative(sign):
     assert chosen(sign * (2.0 + torch.sin(X / 2).sum(dim=1) + 0.1 * noise)) == BASES[0]
 
 
+def test_logarithms_need_a_larger_gain_if_evaluations_seem_exact(monkeypatch):
+    steep = torch.exp(4.0 * torch.sin(X / 2).sum(dim=1))
+    noisy = steep * torch.exp(0.5 * normal(len(X)))
+    for gain, exact in ((-1e9, "logarithms"), (1e9, BASES[-1])):
+        monkeypatch.setattr(module, "LEAST_GAIN_IF_EXACT", gain)
+        assert chosen(-steep) == exact
+        assert chosen(-noisy) == "logarithms"
+
+
 def test_a_warped_surrogate_comes_back_from_its_record():
     y = decades(X)
     fitted = fit(y=y, warp="half-rank")
