@@ -16,13 +16,15 @@ import botorch_delay as bd
 from botorch_delay.integrations.optuna import ATTRIBUTE, DelaySampler
 
 SPACE = {"n": IntDistribution(0, 9), "x": FloatDistribution(0.0, 1.0, step=0.125)}
-# Small rounds, so that a dead worker holds them up; a space in which points can coincide; an hour
-# until a trial is stale, longer than any live one; a fixed kernel, as fits would cost most.
+# Small rounds, so that a dead worker holds them up; a space in which points can coincide, and no
+# point asked again while it runs; an hour until a trial is stale, longer than any live one; a fixed
+# kernel, as fits would cost most.
 ARGUMENTS = {
     "covar_module": se(),
     "noise_var": 1e-2,
     "rounds": bd.GeometricRounds(3, 1.5),
     "explore_fraction": 0.5,
+    "exploit": bd.Exploit(repeat_pending=False),
     "search_space": SPACE,
     "stale_after": 3600.0,
 }
