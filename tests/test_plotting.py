@@ -285,6 +285,17 @@ def test_slices_say_where_no_interval_is_known():
         assert written == ["interval unbounded so far"] * 2 * (number < 2)
 
 
+def test_slices_cut_wide_intervals():
+    opt = bd.RandomOptimizer(bd.Space(rate=bd.Float(0, 1), n=bd.Int(1, 6)), horizon=9)
+    for value in (0.0, 1.0, 0.2):
+        opt.tell(opt.ask(), value)
+    axes = plotting.plot_slices(opt)
+    assert axes[0].collections[0].get_paths()[0].vertices[:, 1].max() > 2.0
+    for ax in axes:
+        bottom, top = ax.get_ylim()
+        assert -0.5 <= bottom < 0.0 < 1.0 < top <= 1.5
+
+
 def test_lines_through_all_columns():
     opt = mixed()
     ax = plotting.plot_parallel(opt)
