@@ -22,7 +22,7 @@ from torch import Tensor
 from botorch_delay.domains.box import BoxDomain
 from botorch_delay.domains.devices import moved, sent
 from botorch_delay.domains.domain import Domain
-from botorch_delay.gp.kernels import covariance, covariance_with_pull
+from botorch_delay.gp.kernels import Pull, covariance, covariance_with_pulls
 from botorch_delay.gp.posterior import Posterior
 from botorch_delay.gp.surrogate import Surrogate
 
@@ -235,22 +235,23 @@ class BoundClimb:
         """Values, ``n``, and slopes, ``n x d``, which are 0 in columns of categories."""
         answers, design, factor = self._answers, self._design, self._factor
         kernel, inputs = self._surrogate.covar_module, self._surrogate.inputs(X)
-        seen, pulled = covariance_with_pull(kernel, answers.data.X, inputs)  # m x n
+        seen, pulls = covariance_with_pulls(kernel, answers.data.X, inputs)  # m x n
         shared = design is answers
-        asked, pushed = seen, pulled
+        asked, pushes = seen, pulls
         if not shared:
-            asked, pushed = covariance_with_pull(kernel, design.data.X, inputs)
+            asked, pushes = covariance_with_pulls(kernel, design.data.X, inputs)
         deviation, white = self._deviation(asked)
         mean = answers.weights @ seen
         # At the cap itself half of sigma's slope counts, as in torch.minimum.
         share = 0.5 * ((deviation < self.cap).to(X) + (deviation <= self.cap).to(X))
         share = share * (deviation.square() > FLOOR)
-        pull = answers.weights.unsqueeze(-1) * pulled
-        push = design.factor.solve_transposed(white).mul_(pushed).mul_(factor * share / deviation)
+        push = design.factor.solve_transposed(white).mul_(factor * share / deviation)
+        pull = answers.weights.unsqueeze(-1)
         if shared:
-            slope = self._gather(pull.sub_(push), answers, inputs)
+            slope = self._gather(pull - push, pulls, answers, inputs)
         else:
-            slope = self._gather(pull, answers, inputs) - self._gather(push, design, inputs)
+            slope = self._gather(pull, pulls, answers, inputs)
+            slope -= self._gather(push, pushes, design, inputs)
         values = mean + factor * torch.minimum(deviation, self.cap)
         return values, self._surrogate.inputs.slope(slope, X)
 
@@ -260,10 +261,18 @@ class BoundClimb:
         variance = 1.0 - white.square().sum(dim=0)
         return variance.clamp_min(FLOOR).sqrt(), white
 
-    def _gather(self, pulls: Tensor, posterior: Posterior, inputs: Tensor) -> Tensor:
-        """``sum_j pull_j (z_j - x) / lengthscale^2``, ``n x e``, for ``pulls``, ``m x n``."""
-        away = pulls.T @ posterior.data.X - pulls.sum(dim=0).unsqueeze(-1) * inputs
-        return away / self._surrogate.covar_module.lengthscale.square()
+    def _gather(
+        self, weights: Tensor, pulls: Sequence[Pull], posterior: Posterior, inputs: Tensor
+    ) -> Tensor:
+        """``sum_j weight_j dk(z_j, x)/dx``, ``n x e``, for weights ``m x n`` or ``m x 1``."""
+        slope = torch.zeros_like(inputs)
+        for pull, kernel in pulls:
+            pull, Z, x = pull.mul_(weights), posterior.data.X, inputs
+            if (columns := kernel.active_dims) is not None:
+                Z, x = Z[:, columns], x[:, columns]
+            away = (pull.T @ Z - pull.sum(dim=0).unsqueeze(-1) * x) / kernel.lengthscale.square()
+            slope = slope + away if columns is None else slope.index_add_(1, columns, away)
+        return slope
 
 
 def nearby(

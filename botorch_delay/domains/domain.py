@@ -71,6 +71,14 @@ class Encoding:
             X = torch.cat([X[..., self._plain], *options], dim=-1)
         return (X - self.origin) / self.width if self._scales else X
 
+    @property
+    def groups(self) -> list[list[int]]:
+        """The encoded columns of each number, then those of each category."""
+        first, groups = len(self._plain), [[column] for column in range(len(self._plain))]
+        for _, values in self.categories:
+            groups.append(list(range(first, first := first + len(values))))
+        return groups
+
     def slope(self, inner: Tensor, X: Tensor) -> Tensor:
         """Gradients at points, ``n x d``, from those in encoded columns; 0 in categories."""
         slope = inner / self.width

@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from gpytorch.kernels import MaternKernel
+from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay.domains.devices import sent
 from botorch_delay.domains.domain import Domain
 from botorch_delay.exceptions import FitWarning, warn
 from botorch_delay.gp.hyperparameters import LENGTHSCALES, Fit, LogNormal, Objective, fit
+from botorch_delay.gp.kernels import matern_sum
 from botorch_delay.gp.surrogate import (
     MANY_ANSWERS,
     MIN_ANSWERS_TO_FIT,
@@ -47,6 +48,11 @@ NOISE_LOC, NOISE_SCALE = -8.0, 3.0
 START_NOISES = (1e-6, 0.1)
 # Lower bound of learned noise, as a share of the noise variance of exact evaluations.
 LEAST_NOISE = 0.1
+# Log-normal prior of the odds of main effects in the variance: a share of a half, or so.
+ODDS = LogNormal.around(np.array([1.0]), 1.5)
+MIN_FOR_MAIN_EFFECTS = 12  # with fewer answers main effects are not fitted
+# By how much a fit with main effects may be less likely (in the log density) where there is noise.
+MOST_LOSS_WITH_NOISE = 1.0
 # By how much the leave-one-out log density must exceed that of the first warping for another one to
 # be chosen; for logarithms of values that seem exact, whose densities differ more.
 LEAST_GAIN, LEAST_GAIN_IF_EXACT = 2.0, 6.0
@@ -67,11 +73,13 @@ def fit_surrogate(
     """Fit a Matern 5/2 kernel and noise by maximum a posteriori.
 
     BoTorch's default is the RBF kernel, which had more regret on the tuning tables used for
-    development (benchmarks/CHOICES.md, "The kernel"). Inputs are normalised by the bounding box of
-    the domain; values are warped, then standardised. With fewer than three answers, or if all are
-    equal, the priors' modes are used and the scale of the values counts as unknown. ``warm_start``
-    replaces the usual prior modes. The noise of ``exact`` evaluations is a fixed jitter, not
-    learned. If the fit fails, ``previous`` (or the modes) is used, with a :class:`FitWarning`.
+    development (benchmarks/CHOICES.md, "The kernel"). Where it is likelier, main effects of each
+    parameter are added (:func:`~botorch_delay.gp.kernels.matern_sum`). Inputs are normalised by the
+    bounding box of the domain; values are warped, then standardised. With fewer than three answers,
+    or if all are equal, the priors' modes are used and the scale of the values counts as unknown.
+    ``warm_start`` replaces the usual prior modes. The noise of ``exact`` evaluations is a fixed
+    jitter, not learned. If the fit fails, ``previous`` (or the modes) is used, with a
+    :class:`FitWarning`.
     """
     # On the CPU: a fit takes a hundred steps on a few hundred answers, and each would have to wait
     # for a device.
@@ -88,7 +96,9 @@ def fit_surrogate(
         noise_var=answers.noise_var,
         weight=spread_weights(X),
         priors=modes,
-        plain=_learned(modes[0].mode, domain, noise),
+        plain=Surrogate(
+            _kernel(modes[0].mode, domain), noise, domain.like, domain.encoding, learned=True
+        ),
         begin=START_NOISES if warm_start is None else (own,),
         exact=exact,
     )
@@ -152,12 +162,20 @@ class _Search:
             if score > highest:
                 best, model, highest = found, own, score
         if is_subset:
-            best = self._fit(model, every, steps, best)
+            rows, best = every, self._fit(model, every, steps, best)
         if best is None:
             return None
-        units = {"offset": model.offset + model.scale * best.mean, "scale": model.scale}
-        noise_var = best.noise_var or self.plain.noise_var
-        return _learned(best.lengthscale, self.domain, noise_var, warping=model.warping, **units)
+        if len(self.told) >= MIN_FOR_MAIN_EFFECTS and len(self.domain.encoding.groups) > 1:
+            found = self._fit(model, rows, steps, best, ODDS)
+            most = best.loss + MOST_LOSS_WITH_NOISE * self._has_noise(model, best)
+            if found is not None and found.loss < most:
+                best = found
+        return replace(
+            model,
+            covar_module=_kernel(best.lengthscale, self.domain, best.share),
+            noise_var=best.noise_var or self.plain.noise_var,
+            offset=model.offset + model.scale * best.mean,
+        )
 
     def _predicted(self, model: Surrogate, rows: Tensor, good: Tensor, found: Fit | None) -> float:
         """The leave-one-out log density of the values in ``rows`` that are ``good``, under a fit.
@@ -176,9 +194,17 @@ class _Search:
         return float(known.nan_to_num(own).max()) > exact_noise(self.domain.like)
 
     def _fit(
-        self, model: Surrogate, rows: Tensor, steps: int, begin: Fit | None = None
+        self,
+        model: Surrogate,
+        rows: Tensor,
+        steps: int,
+        begin: Fit | None = None,
+        odds: LogNormal | None = None,
     ) -> Fit | None:
-        """The best fit from several starts; noise is learned unless all variances are known."""
+        """The best fit from several starts; noise is learned unless all variances are known.
+
+        With main effects if their ``odds``, a prior, are given.
+        """
         y, noise_var = model.in_own_units(self.told, self.noise_var)
         if self.exact:
             noise_var = torch.full_like(y, self.plain.noise_var)
@@ -190,8 +216,10 @@ class _Search:
         starts = [np.log(scales)]
         if known is None:
             starts = [np.append(starts[0], np.log(max(noise, least))) for noise in noises]
+        if odds is not None:
+            starts = [np.append(start, np.log(odds.mode)) for start in starts]
         options = [len(values) for _, values in self.domain.encoding.categories]
-        parts = self.X[rows].numpy(), y[rows].numpy(), known, *self.priors, options
+        parts = self.X[rows].numpy(), y[rows].numpy(), known, *self.priors, options, odds
         objective = Objective(*parts)
         return fit(objective, starts, least, steps)
 
@@ -216,8 +244,5 @@ def priors(domain: Domain, warm_start: Hyperparameters | None) -> tuple[LogNorma
     return LogNormal.around(scales, spread), noises
 
 
-def _learned(lengthscale: np.ndarray, domain: Domain, noise_var: float, **units: Any) -> Surrogate:
-    kernel = MaternKernel(nu=2.5, ard_num_dims=len(lengthscale)).to(domain.like)
-    kernel.lengthscale = sent(lengthscale, domain.like)
-    kernel.requires_grad_(False).eval()
-    return Surrogate(kernel, noise_var, domain.like, domain.encoding, learned=True, **units)
+def _kernel(lengthscale: np.ndarray, domain: Domain, share: float = 0.0) -> Kernel:
+    return matern_sum(sent(lengthscale, domain.like), share, domain.encoding.groups)

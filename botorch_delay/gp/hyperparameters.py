@@ -1,7 +1,8 @@
 """Hyperparameters by maximum a posteriori: lengthscales of a Matern 5/2 kernel, mean and noise.
 
 The optimum is that of BoTorch's ``fit_gpytorch_mll`` with the same priors, in a tenth of the time:
-gradients are in closed form. The search is over logarithms, from several starts.
+gradients are in closed form. The search is over logarithms, from several starts. Beside the kernel
+of all columns there may be main effects, a function of each column alone (Duvenaud et al. 2011).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from scipy.optimize import minimize
+from scipy.special import expit
 from torch import Tensor
 
 from botorch_delay.domains.devices import one_blas_thread
@@ -19,6 +21,7 @@ from botorch_delay.domains.devices import one_blas_thread
 # Bounds of lengthscales, in sides of the box: BoTorch's own, and one above which nothing changes.
 LENGTHSCALES = (2.5e-2, 1e4)
 LARGEST_NOISE = 1e2  # upper bound of a learned noise variance, of standardised values
+ODDS = (1e-3, 1e3)  # bounds of the odds s / (1 - s) of a share s of main effects in the variance
 # From this many answers on, optima are compared by the density of the hyperparameters' logarithms,
 # in which peaks at a noise of 1e-7 and of 1 are equally wide. The density of the hyperparameters
 # themselves trusts a few exact answers sooner, but mistakes large noise for a rough function.
@@ -56,16 +59,26 @@ class Fit:
     mean: float
     loss: float  # negative log posterior density, up to a constant
     left_out: np.ndarray  # log density of each value given all others, up to a constant, ``n``
+    share: float = 0.0  # of main effects in the variance
 
 
 class Objective:
     """Negative log posterior density of the hyperparameters' logarithms.
 
-    Points are ``n x d``, values and ``known`` noise variances ``n``; if ``known`` is None, one
-    noise variance is learned for all, with the prior ``noise``. ``mean`` is the best constant prior
-    mean given the other hyperparameters; it and :meth:`left_out` refer to the last evaluation. The
-    last columns are one-hot encoded categories, ``options[i]`` columns for the i-th; a row has only
-    zeros there if its value is not an option.
+    These are the lengthscales, the noise variance if it is learned, and the odds of main effects if
+    there are any, in this order.
+
+    Args:
+        X, y: points, ``n x d``, and values, ``n``. The last columns are one-hot encoded categories;
+            a row has only zeros there if its value is not an option.
+        known: known noise variances, ``n``; None to learn one for all, with the prior ``noise``.
+        lengthscale, noise: priors.
+        options: the number of columns of each category.
+        odds: the prior of the odds of main effects; None to have none.
+
+    Attributes:
+        mean: the best constant prior mean given the other hyperparameters. It and :meth:`left_out`
+            refer to the last evaluation.
     """
 
     def __init__(
@@ -76,9 +89,13 @@ class Objective:
         lengthscale: LogNormal,
         noise: LogNormal,
         options: Sequence[int] = (),
+        odds: LogNormal | None = None,
     ) -> None:
-        self._priors, self.mean = (lengthscale, noise), 0.0
+        self.mean, self.learns_noise, self.has_main_effects = 0.0, known is None, odds is not None
         self.count, self.columns = X.shape
+        self._priors = [lengthscale]
+        self._priors += [noise] if known is None else []
+        self._priors += [] if odds is None else [odds]
         # In torch, since NumPy's threads cannot be limited for the calling thread alone.
         points, values = torch.from_numpy(X), torch.from_numpy(y)
         self._known = None if known is None else torch.from_numpy(known)
@@ -98,17 +115,14 @@ class Objective:
 
     def __call__(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
         """The loss and its slope; infinite if the covariance has no Cholesky factor."""
-        d, count = self.columns, self.count
-        scale = np.exp(-2.0 * theta[:d])
-        scales = torch.from_numpy(5.0 * scale)
-        distance = (scales[: len(self._squares)] @ self._squares).view(count, count)
-        for columns, option, has, differs in self._categories:
-            own = has * scales[columns][option]
-            distance.addcmul_(differs, own[:, None] + own)
-        distance.sqrt_()
-        decay = (-distance).exp_()
-        matrix = (1.0 + distance + distance.square() / 3.0).mul_(decay)
-        matrix.diagonal().add_(np.exp(theta[-1]) if self._known is None else self._known)
+        d = self.columns
+        share = float(expit(theta[-1])) if self.has_main_effects else 0.0
+        scale = 5.0 * np.exp(-2.0 * theta[:d])
+        matrix, pull, effects, pulls = self._kernels(torch.from_numpy(scale))
+        if self.has_main_effects:
+            effects -= matrix
+            matrix.add_(effects, alpha=share)
+        matrix.diagonal().add_(np.exp(theta[d]) if self._known is None else self._known)
         factor, failed = torch.linalg.cholesky_ex(matrix)
         if failed or not factor.isfinite().all():
             return np.inf, np.zeros_like(theta)
@@ -119,22 +133,62 @@ class Objective:
         loss += float(factor.diagonal().log().sum())
         inverse = torch.cholesky_inverse(factor)
         self._weights = alpha, inverse.diagonal().clone()
-        outer = inverse.addr_(alpha, alpha, alpha=-1.0).mul_(0.5)
-        trace = float(outer.diagonal().sum())
-        pull = outer.mul_(distance.add_(1.0)).mul_(decay).mT  # symmetric, contiguous as .mT
+        outer = inverse.addr_(alpha, alpha, alpha=-1.0).mul_(0.5).mT  # symmetric, now contiguous
         slope = np.empty_like(theta)
-        slope[: len(self._squares)] = (self._squares @ pull.reshape(-1)).numpy()
-        for columns, option, has, differs in self._categories:
-            rows = 2.0 * has * (pull * differs).sum(dim=1)
-            slope[columns] = np.bincount(option, rows, columns.stop - columns.start)
-        slope[:d] *= 5.0 / 3.0 * scale
         if self._known is None:
-            slope[d] = np.exp(theta[d]) * trace
-        for prior, part in zip(self._priors, (slice(0, d), slice(d, None)), strict=True):
-            more, steeper = prior.loss(theta[part])
+            slope[d] = np.exp(theta[d]) * float(outer.diagonal().sum())
+        if self.has_main_effects:
+            slope[-1] = share * (1.0 - share) * float((outer * effects).sum())
+            pull = pulls.mul_(share).add_(pull, alpha=1.0 - share)
+        slope[:d] = scale / 3.0 * self._gathered(pull.mul_(outer))
+        first = 0
+        for prior, count in zip(self._priors, (d, 1, 1), strict=False):
+            more, steeper = prior.loss(theta[first : first + count])
             loss += more
-            slope[part] += steeper
+            slope[first : first + count] += steeper
+            first += count
         return loss, slope
+
+    def _kernels(self, scales: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The kernel of all columns and its pull; the mean of main effects and the pull of each.
+
+        ``scales``, ``d``, are factors of squared differences. Shapes are ``n x n``, of the last
+        result ``G x n x n`` for G groups of columns.
+        """
+        count, each = self.count, []
+        squares = self._squares
+        for columns, option, has, differs in self._categories:
+            own = has * scales[columns][option]
+            each.append(differs * (own[:, None] + own))
+        if self.has_main_effects:
+            numbers = (scales[: len(squares), None] * squares).view(len(squares), count, count)
+            parts = torch.cat([numbers, torch.stack(each)]) if each else numbers
+            whole = parts.sum(dim=0)
+            effects, pulls = _matern(parts.mul_(len(parts)))
+            return *_matern(whole), effects.mean(dim=0), pulls
+        whole = (scales[: len(squares)] @ squares).view(count, count)
+        for part in each:
+            whole += part
+        kernel, pull = _matern(whole)
+        return kernel, pull, kernel, pull
+
+    def _gathered(self, pull: Tensor) -> np.ndarray:
+        """Sums over pairs of rows of squared differences times ``pull``, one per column.
+
+        ``pull`` is ``n x n`` for all columns, or ``G x n x n`` for each number and category.
+        """
+        found, numbers = np.empty(self.columns), len(self._squares)
+        if pull.dim() == 2:
+            found[:numbers] = (self._squares @ pull.reshape(-1)).numpy()
+            pull = pull.expand(numbers + len(self._categories), -1, -1)
+        else:
+            flat = pull[:numbers].flatten(1)
+            found[:numbers] = torch.linalg.vecdot(self._squares, flat).numpy()
+        own = pull[numbers:]
+        for part, (columns, option, has, differs) in zip(own, self._categories, strict=True):
+            rows = 2.0 * has * (part * differs).sum(dim=1)
+            found[columns] = np.bincount(option, rows, columns.stop - columns.start)
+        return found
 
     def left_out(self) -> np.ndarray:
         """Log density of each value given all others, up to a constant, ``n``.
@@ -153,13 +207,14 @@ def fit(
 ) -> Fit | None:
     """The best optimum of L-BFGS-B searches from several starts; None if all fail.
 
-    A start has the logarithms of the lengthscales and, if noise is learned, of the noise variance,
-    which stays at or above ``least_noise``. Each search takes at most ``max_iterations``.
+    Learned noise stays at or above ``least_noise``. Each search takes at most ``max_iterations``.
     """
     best: Fit | None = None
-    d = objective.columns
+    d, learns_noise = objective.columns, objective.learns_noise
+    limits = [LENGTHSCALES] * d
+    limits += [(least_noise, LARGEST_NOISE)] if learns_noise else []
+    limits += [ODDS] if objective.has_main_effects else []
     for start in starts:
-        limits = [LENGTHSCALES] * d + [(least_noise, LARGEST_NOISE)] * (len(start) - d)
         with one_blas_thread():
             found = minimize(
                 objective,
@@ -174,8 +229,17 @@ def fit(
             loss -= float(found.x.sum())
         if not np.isfinite(found.fun) or (best is not None and loss >= best.loss):
             continue
-        noise = float(np.exp(found.x[d])) if len(start) > d else None
+        noise = float(np.exp(found.x[d])) if learns_noise else None
+        share = float(expit(found.x[-1])) if objective.has_main_effects else 0.0
         objective(found.x)  # for mean and left_out: the last point evaluated may be another
-        scales = np.exp(found.x[:d])
-        best = Fit(scales, noise, objective.mean, loss, objective.left_out())
+        scales, densities = np.exp(found.x[:d]), objective.left_out()
+        best = Fit(scales, noise, objective.mean, loss, densities, share)
     return best
+
+
+def _matern(squares: Tensor) -> tuple[Tensor, Tensor]:
+    """Values of a Matern 5/2 kernel and the pulls of their slopes, from ``5 r^2``."""
+    distance = squares.sqrt()
+    decay = distance.neg().exp_()
+    pull = distance.add_(1.0).mul_(decay)
+    return squares.div(3.0).mul_(decay).add_(pull), pull

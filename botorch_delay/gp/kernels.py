@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any
 
@@ -49,6 +49,10 @@ MOST_DIFFERENCES = 2**26  # on CUDA, coordinate differences in memory: 512 MiB i
 _RANDOM_IN_TRAINING = (_DropoutNd, _NormBase)
 
 
+# A part h of a kernel and g, n x m, with dh(x, y)/dy = g (x - y) / lengthscale^2 in its columns.
+Pull = tuple[Tensor, Kernel]
+
+
 class WithRoughness(Kernel):
     """``k(x, y)``, plus ``variance`` where x = y: a part of f that differs freely at each point."""
 
@@ -79,16 +83,85 @@ def covariance(covar_module: Kernel, X1: Tensor, X2: Tensor) -> Tensor:
     return _forward(covar_module, X1, X2)
 
 
-def covariance_with_pull(
-    covar_module: MaternKernel, X1: Tensor, X2: Tensor
-) -> tuple[Tensor, Tensor]:
-    """For nu = 5/2: kernel values k, and g with ``dk(x, y)/dy = g (x - y) / lengthscale^2``."""
-    scaled = _distance(covar_module, X1, X2, math.sqrt(5.0))
-    decay = torch.exp(-scaled)
-    pull = (1.0 + scaled).mul_(decay)
-    # In place, since most of the time is memory traffic.
-    values = scaled.square_().div_(3.0).mul_(decay).add_(pull)
-    return values, pull.mul_(5.0 / 3.0)
+def matern_sum(lengthscale: Tensor, share: float, groups: Sequence[Sequence[int]]) -> Kernel:
+    """``(1 - share) k(x, y)`` and ``share`` times the mean over groups of columns of ``k_g(x, y)``.
+
+    k is a Matern 5/2 kernel of all columns with the given lengthscales, one per column. k_g sees
+    the columns of one of G groups alone, with lengthscales shorter by sqrt(G): those columns alone
+    are as far apart as all would be if each of them differed as much. f is then a function of all
+    columns plus one of each group: its main effects. With a share of 0 the result is k.
+    """
+    whole = _matern(lengthscale)
+    if share == 0.0:
+        return whole
+    shorter = lengthscale / math.sqrt(len(groups))
+    parts = [_weighted(whole, 1.0 - share)]
+    for group in groups:
+        columns = torch.tensor(group, device=lengthscale.device)
+        parts.append(_weighted(_matern(shorter[columns], group), share / len(groups)))
+    return AdditiveKernel(*parts).requires_grad_(False).eval()
+
+
+def matern_parts(covar_module: Kernel) -> list[tuple[float | Tensor, Kernel]]:
+    """The weights and kernels of which a kernel of :func:`matern_sum` is the sum."""
+    if not isinstance(covar_module, AdditiveKernel):
+        return [(1.0, covar_module)]
+    return [(part.outputscale, part.base_kernel) for part in covar_module.kernels]
+
+
+def is_matern_sum(covar_module: Kernel, columns: int, groups: Sequence[Sequence[int]]) -> bool:
+    """Whether :func:`matern_sum` may have made a kernel, of so many columns in these groups."""
+    like = next(covar_module.parameters())
+    made = (matern_sum(like.new_ones(columns), share, groups) for share in (0.0, 0.5))
+    if _form(describe_kernel(covar_module)) not in [_form(describe_kernel(each)) for each in made]:
+        return False
+    with torch.no_grad():
+        total = sum(float(weight) for weight, _ in matern_parts(covar_module))
+    return math.isclose(total, 1.0, rel_tol=1e-4)
+
+
+def _form(record: dict[str, Any] | None) -> Any:
+    """A record of a kernel without the values of its parameters."""
+    if record is None:
+        return None
+    parts = [_form(part) for part in record["parts"]]
+    return record["class"], record["arguments"], sorted(record["parameters"]), parts
+
+
+def lengthscales(covar_module: Kernel) -> Tensor:
+    """The lengthscales of all columns, ``1 x d``, of a kernel of :func:`matern_sum`."""
+    return matern_parts(covar_module)[0][1].lengthscale
+
+
+def _matern(lengthscale: Tensor, columns: Sequence[int] | None = None) -> MaternKernel:
+    kernel = MaternKernel(nu=2.5, ard_num_dims=len(lengthscale), active_dims=columns)
+    kernel.to(lengthscale).lengthscale = lengthscale
+    return kernel.requires_grad_(False).eval()
+
+
+def _weighted(kernel: MaternKernel, weight: float) -> ScaleKernel:
+    scaled = ScaleKernel(kernel).to(kernel.lengthscale)
+    scaled.outputscale = weight
+    return scaled
+
+
+def covariance_with_pulls(
+    covar_module: Kernel, X1: Tensor, X2: Tensor
+) -> tuple[Tensor, list[Pull]]:
+    """Kernel values of a :func:`matern_sum`, ``n x m``, and a pull for each of its parts."""
+    total, pulls = None, []
+    for weight, part in matern_parts(covar_module):
+        dims = part.active_dims
+        Z1, Z2 = (X if dims is None else X.index_select(-1, dims) for X in (X1, X2))
+        scaled = _distance(part, Z1, Z2, math.sqrt(5.0))
+        decay = torch.exp(-scaled)
+        pull = (1.0 + scaled).mul_(decay)
+        # In place, since most of the time is memory traffic.
+        values = scaled.square_().div_(3.0).mul_(decay).add_(pull).mul_(weight)
+        total = values if total is None else total.add_(values)
+        pulls.append((pull.mul_(5.0 / 3.0 * weight), part))
+    assert total is not None
+    return total, pulls
 
 
 def prior_variance(covar_module: Kernel, X: Tensor) -> Tensor:
@@ -99,6 +172,8 @@ def prior_variance(covar_module: Kernel, X: Tensor) -> Tensor:
         return X.new_ones(X.shape[:-1])
     if kind is ScaleKernel and not covar_module.batch_shape:
         return covar_module.outputscale * prior_variance(covar_module.base_kernel, X)
+    if kind is AdditiveKernel and not covar_module.batch_shape:
+        return reduce(torch.add, (prior_variance(part, X) for part in covar_module.kernels))
     return covar_module(X, diag=True).clone()  # the kernel may keep what it returns
 
 
@@ -223,6 +298,8 @@ def _distance(kernel: Kernel, X1: Tensor, X2: Tensor, factor: float = 1.0) -> Te
     """``factor`` times the distance in units of lengthscales, from coordinate differences."""
     per_unit = factor / kernel.lengthscale
     X1, X2 = X1 * per_unit, X2 * per_unit
+    if X1.shape[-1] == 1:
+        return (X1 - X2.mT).abs()
     if not X1.is_cuda:
         return torch.cdist(X1, X2, compute_mode="donot_use_mm_for_euclid_dist")
     # On CUDA cdist starts a block of threads for every pair, which takes up to 40 times as long as

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from gpytorch.kernels import Kernel, MaternKernel
+from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay import validation
@@ -19,6 +19,8 @@ from botorch_delay.gp.kernels import (
     build_kernel,
     describe_kernel,
     hyperparameters,
+    is_matern_sum,
+    lengthscales,
 )
 from botorch_delay.gp.posterior import Data, Posterior
 from botorch_delay.gp.subset import MOST_POINTS, means_of_all, representative
@@ -68,10 +70,12 @@ class Hyperparameters:
 class Learned:
     """A Matern 5/2 kernel and noise, learned from the answers.
 
-    They are fitted by maximum a posteriori, anew whenever the number of answers has grown by a
-    fifth, to values mapped by a monotone warping, which is fitted as well. For the warping and the
-    scale of the values, answers whose inputs differ by less than about a tenth of a side count as
-    one. Means and interval ends that users see are mapped back, as quantiles are.
+    Where that is likelier, the kernel has main effects as well, functions of one parameter each
+    (:func:`~botorch_delay.gp.kernels.matern_sum`). Kernel and noise are fitted by maximum a
+    posteriori, anew whenever the number of answers has grown by a fifth, to values mapped by a
+    monotone warping, which is fitted as well. For the warping and the scale of the values, answers
+    whose inputs differ by less than about a tenth of a side count as one. Means and interval ends
+    that users see are mapped back, as quantiles are.
 
     Args:
         warm_start: another study's ``hyperparameters``, used as modes of the priors. By default the
@@ -151,7 +155,7 @@ class Surrogate:
         data, means = self._averaged(answers)
         if means is None:
             return data
-        return data.at(representative(data.X / self.covar_module.lengthscale, means))
+        return data.at(representative(data.X / lengthscales(self.covar_module), means))
 
     def means_of_many(self, answers: Answers) -> Tensor | None:
         """The posterior mean given all answers, at the point of each answer, ``n``, in units of g.
@@ -240,9 +244,8 @@ class Surrogate:
             }
             points = domain.like
             kernel = build_kernel(record["covar_module"], points)
-            matern = type(kernel) is MaternKernel and kernel.nu == 2.5
-            if not matern or kernel.active_dims is not None:
-                raise ValueError("the kernel is not a Matern kernel with nu = 5/2 of all columns")
+            if not is_matern_sum(kernel, len(domain.encoding.width), domain.encoding.groups):
+                raise ValueError("the kernel is not a sum of Matern kernels with nu = 5/2")
             warping = Warping.rebuild(record["warping"])
             limits = {"noise_var": 1e6, "scale": validation.largest_value(points)}
             positive = all(0.0 < numbers[key] <= limit for key, limit in limits.items())

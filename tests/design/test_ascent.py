@@ -5,6 +5,7 @@ from functools import cache
 import pytest
 import torch
 from cases import scattered
+from gpytorch.kernels import AdditiveKernel
 
 import botorch_delay as bd
 from botorch_delay.design import ascent
@@ -23,16 +24,19 @@ X = BOX.from_unit(scattered(30, 4))
 
 
 @cache
-def learned():
+def learned(main_effects):
     """A surrogate, and the values that it was fitted to."""
-    y = X[:, 0].sin() + X[:, 1].log() / 5 + (X[:, 2] == 1).to(X) + X[:, 3] / 4
+    parts = X[:, 0].sin(), X[:, 1].log() / 5, (X[:, 2] == 1).to(X), X[:, 3] / 4
+    y = sum(parts) if main_effects else (3.0 * sum(parts)).sin()
     noise = torch.full_like(y, torch.nan)
-    return fit_surrogate(BOX, Answers(X, y, noise, torch.arange(len(X))), seed=0), y
+    fitted = fit_surrogate(BOX, Answers(X, y, noise, torch.arange(len(X))), seed=0)
+    assert isinstance(fitted.covar_module, AdditiveKernel) == main_effects
+    return fitted, y
 
 
-def case(pending):
+def case(pending, main_effects=False):
     """A learned surrogate, its answers, and the design with this many pending points."""
-    surrogate, y = learned()
+    surrogate, y = learned(main_effects)
     values, design = (Averages(surrogate, X) for _ in range(2))
     for number, x in enumerate(X):
         if number < len(X) - pending:
@@ -59,8 +63,9 @@ def bound(surrogate, answers, design, factor, X, cap):
 
 
 @pytest.mark.parametrize("pending", [0, 4])
-def test_values_and_slopes_are_those_of_the_definition(pending):
-    surrogate, answers, design = case(pending)
+@pytest.mark.parametrize("main_effects", [False, True])
+def test_values_and_slopes_are_those_of_the_definition(pending, main_effects):
+    surrogate, answers, design = case(pending, main_effects)
     starts = BOX.from_unit(scattered(12, 4, seed=5))
     climb = BoundClimb(surrogate, answers, design, 2.0, starts)
     X = BOX.from_unit(scattered(12, 4, seed=6)).requires_grad_(True)

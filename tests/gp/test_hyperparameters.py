@@ -8,23 +8,27 @@ from scipy import stats
 from scipy.optimize import check_grad
 
 from botorch_delay.gp.hyperparameters import LogNormal, Objective, fit
+from botorch_delay.gp.kernels import covariance, matern_sum
 
 rng = np.random.default_rng(0)
 X = rng.random((12, 2))
 Y = np.sin(5 * X).sum(axis=1) + 0.1 * rng.standard_normal(12)
 SCALES = LogNormal(np.full(2, 1.8), 1.7)
 NOISE = LogNormal(np.array([-8.0]), 3.0)
+ODDS = LogNormal(np.array([0.5]), 1.2)
 
 
-def objective(y=Y, known=None):
-    return Objective(X, y, known, SCALES, NOISE)
+def objective(y=Y, known=None, odds=None):
+    return Objective(X, y, known, SCALES, NOISE, odds=odds)
 
 
+@pytest.mark.parametrize("odds", [None, ODDS])
 @pytest.mark.parametrize("known", [None, np.full(12, 0.01)])
-def test_slopes_are_those_of_differences(known):
-    function = objective(known=known)
+def test_slopes_are_those_of_differences(known, odds):
+    function = objective(known=known, odds=odds)
     for theta in ([-1.0, 0.5, -3.0], [0.2, -1.3, -9.0], [1.0, 1.0, 0.3]):
         at = np.array(theta[:2] if known is not None else theta)
+        at = at if odds is None else np.append(at, theta[0])
         error = check_grad(lambda t: function(t)[0], lambda t: function(t)[1], at)
         assert error < 1e-4 * np.linalg.norm(function(at)[1])
 
@@ -86,6 +90,38 @@ def test_a_prior_around_a_mode_has_it():
     np.testing.assert_allclose(prior.mode, [0.3, 2.0])
     _, slope = prior.loss(np.log([0.3, 2.0]))
     np.testing.assert_allclose(slope, 0.0, atol=1e-12)
+
+
+def test_main_effects_are_those_of_the_kernel():
+    """Numbers and a category: the likelihood is that of a sum of GPyTorch's kernels."""
+    option = rng.integers(0, 3, 12)
+    encoded = np.hstack([X, np.eye(3)[option]])
+    priors = LogNormal(np.full(5, 1.8), 1.7), NOISE
+    theta = rng.normal(size=7)
+    function = Objective(encoded, Y, None, *priors, (3,), ODDS)
+    loss, slope = function(theta)
+    error = check_grad(lambda t: function(t)[0], lambda t: function(t)[1], theta)
+    assert error < 1e-4 * np.linalg.norm(slope)
+    share, scales = 1.0 / (1.0 + np.exp(-theta[-1])), torch.from_numpy(np.exp(theta[:5]))
+    kernel = matern_sum(scales, share, [[0], [1], [2, 3, 4]])
+    inputs = torch.from_numpy(encoded)
+    K = covariance(kernel, inputs, inputs).numpy() + np.exp(theta[5]) * np.eye(12)
+    function(theta)
+    density = stats.multivariate_normal.logpdf(Y, np.full(12, function.mean), K)
+    priors = [(*priors, ODDS)[i].loss(part)[0] for i, part in enumerate(np.split(theta, [5, 6]))]
+    assert loss == pytest.approx(sum(priors) - density - 6.0 * np.log(2.0 * np.pi))
+
+
+def test_a_fit_finds_the_share_of_main_effects():
+    points = rng.random((40, 3))
+    start = [np.append(np.log([0.3] * 3), [-6.0, 0.0])]
+    shares = []
+    for y in (np.sin(7.0 * points).sum(axis=1), np.sin(7.0 * points.sum(axis=1))):
+        scales = LogNormal.around(np.full(3, 0.35), 0.6)
+        function = Objective(points, y / y.std(), None, scales, NOISE, odds=ODDS)
+        shares.append(fit(function, start, 1e-7, 200).share)
+    assert shares[0] > 0.8
+    assert shares[1] < 0.4
 
 
 def test_options_of_categories_are_as_the_columns_that_they_stand_for():

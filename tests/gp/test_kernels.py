@@ -28,6 +28,9 @@ from botorch_delay.gp.kernels import (
     check_kernel,
     covariance,
     describe_kernel,
+    is_matern_sum,
+    lengthscales,
+    matern_sum,
     prior_variance,
 )
 
@@ -112,6 +115,34 @@ def test_a_described_kernel_is_rebuilt_bit_for_bit(name):
     record = json.loads(json.dumps(describe_kernel(kernel)))
     rebuilt = build_kernel(record, X)
     assert torch.equal(covariance(rebuilt, X, X), covariance(kernel, X, X))
+
+
+SCALES, GROUPS = torch.tensor([0.3, 0.7, 1.1], dtype=torch.double), [[0], [1, 2]]
+
+
+def test_main_effects_see_the_columns_of_a_group_alone():
+    X = scattered(20, 3)
+    matern = kernel_function(with_values(MaternKernel(nu=2.5), lengthscale=1.0))
+    expected = 0.6 * matern(*2 * [(X / SCALES).numpy()])
+    for group in GROUPS:
+        expected += 0.2 * matern(*2 * [(X[:, group] * 2.0**0.5 / SCALES[group]).numpy()])
+    kernel = matern_sum(SCALES, 0.4, GROUPS)
+    torch.testing.assert_close(covariance(kernel, X, X), torch.from_numpy(expected))
+    assert prior_variance(kernel, X).tolist() == pytest.approx([1.0] * 20)
+    torch.testing.assert_close(lengthscales(kernel), SCALES.unsqueeze(0))
+    assert type(matern_sum(SCALES, 0.0, GROUPS)) is MaternKernel
+
+
+def test_a_sum_is_told_from_other_kernels():
+    whole, kernel = (matern_sum(SCALES, share, GROUPS) for share in (0.0, 0.4))
+    assert is_matern_sum(whole, 3, GROUPS)
+    assert is_matern_sum(build_kernel(describe_kernel(kernel), scattered(2)), 3, GROUPS)
+    assert not is_matern_sum(kernel, 3, [[0], [1], [2]])
+    assert not is_matern_sum(whole, 4, [[0], [1, 2, 3]])
+    assert not is_matern_sum(kernel.kernels[0], 3, GROUPS)
+    assert not is_matern_sum(MaternKernel(nu=1.5, ard_num_dims=3), 3, GROUPS)
+    kernel.kernels[1].outputscale = 0.9
+    assert not is_matern_sum(kernel, 3, GROUPS)
 
 
 def test_a_kernel_that_is_not_on_the_list_is_not_described():

@@ -7,7 +7,7 @@ from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel, ScaleKernel
 
 from botorch_delay.exceptions import NotSupportedError
 from botorch_delay.gp import sample_paths
-from botorch_delay.gp.kernels import covariance
+from botorch_delay.gp.kernels import covariance, matern_sum
 from botorch_delay.gp.sample_paths import PriorPaths
 
 
@@ -38,6 +38,7 @@ def test_a_smooth_kernel_needs_few_columns():
             ScaleKernel(with_values(RBFKernel(ard_num_dims=2), lengthscale=[0.3, 0.5])),
             outputscale=2.0,
         ),
+        matern_sum(torch.tensor([0.4, 0.6], dtype=torch.double), 0.6, [[0], [1]]),
     ],
 )
 def test_features_approximate_the_kernel(kernel, monkeypatch):

@@ -10,7 +10,7 @@ from botorch.models.transforms import Normalize, Standardize
 from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
 from cases import generator, normal, scattered, se
 from gpytorch.constraints import GreaterThan
-from gpytorch.kernels import MaternKernel
+from gpytorch.kernels import AdditiveKernel, MaternKernel
 from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from gpytorch.priors import LogNormalPrior
@@ -20,14 +20,14 @@ from botorch_delay import BPEDelayOptimizer, FiniteDomain
 from botorch_delay.exceptions import FitWarning, InputError, StorageError
 from botorch_delay.gp import fitting as module
 from botorch_delay.gp.fitting import fit_surrogate
-from botorch_delay.gp.kernels import covariance
+from botorch_delay.gp.kernels import covariance, lengthscales, matern_parts
 from botorch_delay.gp.surrogate import Hyperparameters, Learned, Surrogate, standardization
 from botorch_delay.gp.warping import BASES, half_rank, spread_weights
 from botorch_delay.history.answers import Answers
 
 POINTS = 10 * scattered(60) - 4
 X = POINTS[:25]
-Y = 3.0 + 20 * torch.sin(X).sum(dim=1) + 0.1 * normal(25)
+Y = 3.0 + 20 * torch.sin(1.5 * X[:, 0] + 0.5 * X[:, 1]) + 0.1 * normal(25)
 NONE = torch.full((25,), torch.nan, dtype=torch.double)
 
 
@@ -232,7 +232,7 @@ def test_the_better_start_of_a_fit_to_many_is_found_with_half_of_them(monkeypatc
     whole = fit()
     monkeypatch.setattr(module, "MANY_ANSWERS", 24)
     again = fit()
-    assert fits == [(25, 2), (12, 2), (24, 1)]
+    assert fits == [(25, 2), (25, 1), (12, 2), (24, 1), (24, 1)]  # each ends with main effects
     assert again.noise_var == pytest.approx(whole.noise_var, rel=0.5)
 
 
@@ -375,7 +375,7 @@ def test_noise_as_large_as_the_signal_is_not_taken_for_a_function(count, noise):
     y = noise * drawn - (X - 0.4).square().sum(dim=1)
     fitted = fit_surrogate(FiniteDomain(X), answers(X, y), seed=0)
     assert fitted.noise_var > 0.05
-    assert min(fitted.covar_module.lengthscale.flatten().tolist()) > 0.2
+    assert lengthscales(fitted.covar_module).min() > 0.2
 
 
 def test_an_option_that_makes_no_difference_has_a_long_lengthscale():
@@ -393,3 +393,64 @@ def test_tiny_values_are_standardised():
     offset, scale = standardization(y, torch.ones_like(y), y)
     assert offset == pytest.approx(y.mean().item())
     assert scale == pytest.approx((y * 1e165).std().item() * 1e-165)
+
+
+def of_columns(X):
+    return (6.0 * X).sin().sum(dim=1)
+
+
+def of_a_sum(X):
+    return (4.0 * X.sum(dim=1)).sin()
+
+
+@pytest.mark.parametrize(("function", "gains"), [(of_columns, True), (of_a_sum, False)])
+def test_main_effects_are_learned_where_they_are_likelier(function, gains, monkeypatch):
+    unit, X = FiniteDomain(scattered(200, 4)), scattered(200, 4)[:40]
+    y, noise = function(X), torch.full((40,), torch.nan, dtype=torch.double)
+    told = Answers(X, y, noise, torch.arange(40))
+    learned = fit_surrogate(unit, told, seed=0)
+    assert isinstance(learned.covar_module, AdditiveKernel) == gains
+    rebuilt = Surrogate.rebuild(json.loads(json.dumps(learned.describe())), unit)
+    monkeypatch.setattr(module, "MIN_FOR_MAIN_EFFECTS", 41)
+    plain = fit_surrogate(unit, told, seed=0)
+    assert isinstance(plain.covar_module, MaternKernel)
+    means = [each.posterior(each.data(told)).at(unit.points).mean for each in (learned, plain)]
+    errors = [(mean - function(unit.points))[40:].square().mean().item() for mean in means]
+    assert errors[0] < 0.5 * errors[1] if gains else errors[0] == errors[1]
+    assert torch.equal(rebuilt.posterior(rebuilt.data(told)).at(unit.points).mean, means[0])
+
+
+def test_with_noise_main_effects_may_be_a_little_less_likely(monkeypatch):
+    X = scattered(40, 4)
+    y = of_a_sum(X) + 0.3 * normal(40)
+    unit, told = FiniteDomain(X), answers(X, y, torch.full_like(y, 0.09))
+
+    def has_main_effects(most_loss):
+        monkeypatch.setattr(module, "MOST_LOSS_WITH_NOISE", most_loss)
+        return isinstance(fit_surrogate(unit, told, seed=0).covar_module, AdditiveKernel)
+
+    assert [has_main_effects(most) for most in (-50.0, 50.0)] == [False, True]
+    told = answers(X, of_a_sum(X))
+    assert not has_main_effects(50.0)
+
+
+def test_one_parameter_alone_has_no_main_effect():
+    X = scattered(30, 1)
+    options = torch.arange(4, dtype=torch.double).repeat(8).unsqueeze(1)
+    for points, cats in ((X, []), (options, [0])):
+        domain, y = FiniteDomain(points.unique(dim=0), cat_dims=cats), of_columns(points)
+        told = Answers(points, y, torch.full_like(y, torch.nan), torch.arange(len(y)))
+        assert isinstance(fit_surrogate(domain, told, seed=0).covar_module, MaternKernel)
+
+
+def test_categories_alone_have_main_effects():
+    points = torch.cartesian_prod(*3 * [torch.arange(4, dtype=torch.double)])
+    domain = FiniteDomain(points, cat_dims=[0, 1, 2])
+    y = (points == 1.0).double() @ torch.tensor([1.0, 2.0, 3.0], dtype=torch.double)
+    rows = torch.randperm(64, generator=generator(0))[:24]
+    noise = torch.full((24,), torch.nan, dtype=torch.double)
+    told = Answers(points[rows], y[rows], noise, torch.arange(24))
+    fitted = fit_surrogate(domain, told, seed=0)
+    assert len(matern_parts(fitted.covar_module)) == 4
+    mean = fitted.posterior(fitted.data(told)).at(points).mean
+    assert (mean - y).abs().max() < 0.3

@@ -69,7 +69,7 @@ def test_with_noise_the_best_is_asked_again():
 def noisy_list(asks):
     points = scattered(200)
     noise = 0.3 * torch.randn(asks, generator=generator(3), dtype=torch.double)
-    values = (12.0 * points).sin().sum(dim=1)
+    values = (8.0 * points).sin().prod(dim=1)
     rule_alone = bd.Exploit(UCB(4.0), final_fraction=0.0)
     domain = bd.FiniteDomain(points)
     return played(domain, lambda t: float(values[t.index] + noise[t.id]), asks, exploit=rule_alone)
