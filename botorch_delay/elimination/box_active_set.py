@@ -38,7 +38,6 @@ from botorch_delay.elimination.active_set import (
 from botorch_delay.elimination.level_sets import SetSample, sample_set
 from botorch_delay.elimination.rounds import RoundRecord
 from botorch_delay.exceptions import StorageError
-from botorch_delay.gp.kernels import lengthscales
 from botorch_delay.gp.posterior import Data, Posterior
 from botorch_delay.gp.subset import representative
 from botorch_delay.gp.surrogate import MANY_ANSWERS, Surrogate
@@ -232,7 +231,7 @@ class BoxActiveSet(ActiveSet):
     ) -> Condition:
         is_rough = surrogate.learned and len(data) > MOST_EVIDENCE
         if is_rough:
-            X = data.X / lengthscales(surrogate.covar_module)
+            X = data.X / surrogate.covar_module.lengthscale
             data = data.at(representative(X, data.y, MOST_EVIDENCE))
         make_width = partial(self.half_width, surrogate, data, bounds)
         return Condition(bounds.number, surrogate.posterior(data), make_width, cutoff, is_rough)

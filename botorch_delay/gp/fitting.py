@@ -74,7 +74,7 @@ def fit_surrogate(
 
     BoTorch's default is the RBF kernel, which had more regret on the tuning tables used for
     development (benchmarks/CHOICES.md, "The kernel"). Where it is likelier, main effects of each
-    parameter are added (:func:`~botorch_delay.gp.kernels.matern_sum`). Inputs are normalised by the
+    parameter are added (:class:`~botorch_delay.gp.kernels.MaternSum`). Inputs are normalised by the
     bounding box of the domain; values are warped, then standardised. With fewer than three answers,
     or if all are equal, the priors' modes are used and the scale of the values counts as unknown.
     ``warm_start`` replaces the usual prior modes. The noise of ``exact`` evaluations is a fixed

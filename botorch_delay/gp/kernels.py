@@ -49,10 +49,6 @@ MOST_DIFFERENCES = 2**26  # on CUDA, coordinate differences in memory: 512 MiB i
 _RANDOM_IN_TRAINING = (_DropoutNd, _NormBase)
 
 
-# A part h of a kernel and g, n x m, with dh(x, y)/dy = g (x - y) / lengthscale^2 in its columns.
-Pull = tuple[Tensor, Kernel]
-
-
 class WithRoughness(Kernel):
     """``k(x, y)``, plus ``variance`` where x = y: a part of f that differs freely at each point."""
 
@@ -69,6 +65,84 @@ class WithRoughness(Kernel):
         return covariance(self.base_kernel, x1, x2) + self.variance * same
 
 
+class MaternSum(Kernel):
+    """``(1 - share) k(x, y)``, plus ``share`` times the mean over groups of columns of ``k_g``.
+
+    k is a Matern 5/2 kernel of all columns, and k_g one of the columns of a group alone. So f is a
+    function of all columns plus one of each group: its main effects.
+
+    Args:
+        kernels: k, then each k_g, with ``active_dims``.
+        share: the share of main effects in the variance, which is 1 in all.
+    """
+
+    def __init__(self, *kernels: MaternKernel, share: float) -> None:
+        super().__init__()
+        self.kernels, self.share = torch.nn.ModuleList(kernels), share
+
+    @property
+    def lengthscale(self) -> Tensor:
+        """That of all columns, ``1 x d``."""
+        return matern_parts(self)[0][1].lengthscale
+
+    def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any) -> Tensor:
+        """Kernel values, ``n x m``, or ``n`` of pairs with ``diag``."""
+        if diag:
+            return torch.stack([w * k(x1, x2, diag=True) for w, k in matern_parts(self)]).sum(dim=0)
+        return reduce(torch.add, (w * covariance(k, x1, x2) for w, k in matern_parts(self)))
+
+
+# A part h of a kernel and g, n x m, with dh(x, y)/dy = g (x - y) / lengthscale^2 in its columns.
+Pull = tuple[Tensor, MaternKernel]
+
+
+def matern_sum(
+    lengthscale: Tensor, share: float, groups: Sequence[Sequence[int]]
+) -> MaternKernel | MaternSum:
+    """A Matern 5/2 kernel with lengthscales, ``d``, and this share of main effects.
+
+    Lengthscales of main effects are shorter by sqrt(G), for G groups of columns: the columns of one
+    are then as far apart as all would be if each of them differed as much.
+    """
+
+    def matern(lengthscale: Tensor, columns: Sequence[int] | None = None) -> MaternKernel:
+        kernel = MaternKernel(nu=2.5, ard_num_dims=len(lengthscale), active_dims=columns)
+        kernel.to(lengthscale).lengthscale = lengthscale
+        return kernel
+
+    whole, shorter = matern(lengthscale), lengthscale / math.sqrt(len(groups))
+    if share == 0.0:
+        return whole.requires_grad_(False).eval()
+    effects = (matern(shorter[list(group)], group) for group in groups)
+    return MaternSum(whole, *effects, share=share).requires_grad_(False).eval()
+
+
+def matern_parts(covar_module: MaternKernel | MaternSum) -> list[tuple[float, MaternKernel]]:
+    """The kernels of which a kernel is the sum, with their weights."""
+    if not isinstance(covar_module, MaternSum):
+        return [(1.0, covar_module)]
+    whole, *effects = covar_module.kernels
+    share = covar_module.share
+    return [(1.0 - share, whole), *((share / len(effects), effect) for effect in effects)]
+
+
+def is_matern_sum(covar_module: Kernel, columns: int, groups: Sequence[Sequence[int]]) -> bool:
+    """Whether :func:`matern_sum` may have made a kernel, of so many columns in these groups."""
+    like, share = next(covar_module.parameters()), getattr(covar_module, "share", 0.0)
+    if not 0.0 <= share < 1.0:
+        return False
+    made = matern_sum(like.new_ones(columns), share, groups)
+    return _form(describe_kernel(covar_module)) == _form(describe_kernel(made))
+
+
+def _form(record: dict[str, Any] | None) -> Any:
+    """A record of a kernel without the values of its parameters."""
+    if record is None:
+        return None
+    parts = [_form(part) for part in record["parts"]]
+    return record["class"], record["arguments"], sorted(record["parameters"]), parts
+
+
 def rows_per_chunk(columns: int, like: Tensor) -> int:
     """How many rows of this many columns to compute at a time on the device of ``like``."""
     elements = CHUNK_ELEMENTS if like.is_cuda else CACHE_ELEMENTS
@@ -83,73 +157,11 @@ def covariance(covar_module: Kernel, X1: Tensor, X2: Tensor) -> Tensor:
     return _forward(covar_module, X1, X2)
 
 
-def matern_sum(lengthscale: Tensor, share: float, groups: Sequence[Sequence[int]]) -> Kernel:
-    """``(1 - share) k(x, y)`` and ``share`` times the mean over groups of columns of ``k_g(x, y)``.
-
-    k is a Matern 5/2 kernel of all columns with the given lengthscales, one per column. k_g sees
-    the columns of one of G groups alone, with lengthscales shorter by sqrt(G): those columns alone
-    are as far apart as all would be if each of them differed as much. f is then a function of all
-    columns plus one of each group: its main effects. With a share of 0 the result is k.
-    """
-    whole = _matern(lengthscale)
-    if share == 0.0:
-        return whole
-    shorter = lengthscale / math.sqrt(len(groups))
-    parts = [_weighted(whole, 1.0 - share)]
-    for group in groups:
-        columns = torch.tensor(group, device=lengthscale.device)
-        parts.append(_weighted(_matern(shorter[columns], group), share / len(groups)))
-    return AdditiveKernel(*parts).requires_grad_(False).eval()
-
-
-def matern_parts(covar_module: Kernel) -> list[tuple[float | Tensor, Kernel]]:
-    """The weights and kernels of which a kernel of :func:`matern_sum` is the sum."""
-    if not isinstance(covar_module, AdditiveKernel):
-        return [(1.0, covar_module)]
-    return [(part.outputscale, part.base_kernel) for part in covar_module.kernels]
-
-
-def is_matern_sum(covar_module: Kernel, columns: int, groups: Sequence[Sequence[int]]) -> bool:
-    """Whether :func:`matern_sum` may have made a kernel, of so many columns in these groups."""
-    like = next(covar_module.parameters())
-    made = (matern_sum(like.new_ones(columns), share, groups) for share in (0.0, 0.5))
-    if _form(describe_kernel(covar_module)) not in [_form(describe_kernel(each)) for each in made]:
-        return False
-    with torch.no_grad():
-        total = sum(float(weight) for weight, _ in matern_parts(covar_module))
-    return math.isclose(total, 1.0, rel_tol=1e-4)
-
-
-def _form(record: dict[str, Any] | None) -> Any:
-    """A record of a kernel without the values of its parameters."""
-    if record is None:
-        return None
-    parts = [_form(part) for part in record["parts"]]
-    return record["class"], record["arguments"], sorted(record["parameters"]), parts
-
-
-def lengthscales(covar_module: Kernel) -> Tensor:
-    """The lengthscales of all columns, ``1 x d``, of a kernel of :func:`matern_sum`."""
-    return matern_parts(covar_module)[0][1].lengthscale
-
-
-def _matern(lengthscale: Tensor, columns: Sequence[int] | None = None) -> MaternKernel:
-    kernel = MaternKernel(nu=2.5, ard_num_dims=len(lengthscale), active_dims=columns)
-    kernel.to(lengthscale).lengthscale = lengthscale
-    return kernel.requires_grad_(False).eval()
-
-
-def _weighted(kernel: MaternKernel, weight: float) -> ScaleKernel:
-    scaled = ScaleKernel(kernel).to(kernel.lengthscale)
-    scaled.outputscale = weight
-    return scaled
-
-
 def covariance_with_pulls(
-    covar_module: Kernel, X1: Tensor, X2: Tensor
+    covar_module: MaternKernel | MaternSum, X1: Tensor, X2: Tensor
 ) -> tuple[Tensor, list[Pull]]:
-    """Kernel values of a :func:`matern_sum`, ``n x m``, and a pull for each of its parts."""
-    total, pulls = None, []
+    """Kernel values, ``n x m``, for nu = 5/2, and the pull of each part of the kernel."""
+    total, pulls = X1.new_zeros(()), []
     for weight, part in matern_parts(covar_module):
         dims = part.active_dims
         Z1, Z2 = (X if dims is None else X.index_select(-1, dims) for X in (X1, X2))
@@ -157,10 +169,9 @@ def covariance_with_pulls(
         decay = torch.exp(-scaled)
         pull = (1.0 + scaled).mul_(decay)
         # In place, since most of the time is memory traffic.
-        values = scaled.square_().div_(3.0).mul_(decay).add_(pull).mul_(weight)
-        total = values if total is None else total.add_(values)
+        values = scaled.square_().div_(3.0).mul_(decay).add_(pull)
+        total = values if weight == 1.0 else total + weight * values
         pulls.append((pull.mul_(5.0 / 3.0 * weight), part))
-    assert total is not None
     return total, pulls
 
 
@@ -170,10 +181,10 @@ def prior_variance(covar_module: Kernel, X: Tensor) -> Tensor:
     # Two dimensions mean no batch; ``batch_shape`` would take longer, as it looks for sub-kernels.
     if kind in (RBFKernel, MaternKernel) and covar_module.raw_lengthscale.dim() == 2:
         return X.new_ones(X.shape[:-1])
+    if kind is MaternSum:
+        return X.new_ones(X.shape[:-1])
     if kind is ScaleKernel and not covar_module.batch_shape:
         return covar_module.outputscale * prior_variance(covar_module.base_kernel, X)
-    if kind is AdditiveKernel and not covar_module.batch_shape:
-        return reduce(torch.add, (prior_variance(part, X) for part in covar_module.kernels))
     return covar_module(X, diag=True).clone()  # the kernel may keep what it returns
 
 
@@ -266,6 +277,8 @@ def check_prior(
 
 def _forward(kernel: Any, X1: Tensor, X2: Tensor) -> Tensor:
     """Kernel values, as from ``Kernel.forward``: ``active_dims`` are selected already."""
+    if type(kernel) is MaternSum:  # ``batch_shape`` would look for sub-kernels
+        return kernel.forward(X1, X2)
     kind = None if kernel.batch_shape else type(kernel)
     if kind is RBFKernel:
         return _distance(kernel, X1, X2).square().mul_(-0.5).exp_()
@@ -319,10 +332,10 @@ _KERNELS: dict[str, type[Kernel]] = {
     for kernel in (
         *(RBFKernel, MaternKernel, RQKernel, PeriodicKernel),
         *(LinearKernel, PolynomialKernel, ConstantKernel),
-        *(ScaleKernel, AdditiveKernel, ProductKernel),
+        *(ScaleKernel, AdditiveKernel, ProductKernel, MaternSum),
     )
 }
-_ARGUMENTS = ("active_dims", "ard_num_dims", "nu", "power")
+_ARGUMENTS = ("active_dims", "ard_num_dims", "nu", "power", "share")
 
 
 def describe_kernel(kernel: Kernel) -> dict[str, Any] | None:

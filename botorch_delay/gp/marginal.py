@@ -15,7 +15,7 @@ from torch import Tensor
 from botorch_delay.domains.devices import sent
 from botorch_delay.domains.domain import Domain
 from botorch_delay.gp.fitting import priors
-from botorch_delay.gp.kernels import covariance, lengthscales
+from botorch_delay.gp.kernels import covariance
 from botorch_delay.gp.posterior import Moments
 from botorch_delay.gp.surrogate import Hyperparameters, Surrogate
 from botorch_delay.history.answers import Answers
@@ -50,7 +50,7 @@ def marginal_deviation(
     the noise of some answers is known and that of others is not.
     """
     kernel = copy.deepcopy(surrogate.covar_module).cpu().double()
-    scales = lengthscales(kernel).flatten().numpy()
+    scales = kernel.lengthscale.flatten().numpy()
     points, places = (
         surrogate.inputs(sent(rows, surrogate.like)).cpu().double() for rows in (answers.X, X)
     )

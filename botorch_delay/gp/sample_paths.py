@@ -13,25 +13,24 @@ from collections.abc import Callable
 import torch
 from botorch.exceptions.errors import UnsupportedError
 from botorch.sampling.pathwise.features.generators import gen_kernel_features
-from gpytorch.kernels import AdditiveKernel, Kernel
+from gpytorch.kernels import Kernel
 from scipy.linalg.lapack import dpstrf
 from torch import Tensor
 
 from botorch_delay.domains.devices import Seeded, sent
 from botorch_delay.exceptions import NotSupportedError
-from botorch_delay.gp.kernels import covariance, prior_variance, rows_per_chunk
+from botorch_delay.gp.kernels import covariance, matern_parts, prior_variance, rows_per_chunk
 
 MAX_EXACT_POINTS = 5_000  # with more, paths are approximate
 MAX_KEPT_ELEMENTS = 2**26  # features of all points are stored up to this size: 512 MiB in double
-FEATURES = 1024  # random Fourier features of an approximate path, of each part of a sum
+FEATURES = 1024  # random Fourier features of an approximate path, for each part of a kernel
 
 
 class PriorPaths:
     """Sample paths of a zero-mean Gaussian process at fixed points, ``n x d``.
 
     They are ``exact``, from a factorization of the covariance, or approximate, from random Fourier
-    features; then a kernel without these in BoTorch raises :class:`NotSupportedError`. A sum has
-    those of its parts.
+    features; then a kernel without these in BoTorch raises :class:`NotSupportedError`.
     """
 
     def __init__(self, covar_module: Kernel, points: Tensor, seed: int, *, exact: bool) -> None:
@@ -43,27 +42,27 @@ class PriorPaths:
                 self._matrix = _square_root(covar_module, points)
                 self._size = self._matrix.shape[1]
                 return
-            kernel = copy.deepcopy(covar_module).cpu()
-            is_sum = type(kernel) is AdditiveKernel and kernel.active_dims is None
-            parts, columns = list(kernel.kernels) if is_sum else [kernel], points.shape[-1]
+            parts = matern_parts(copy.deepcopy(covar_module).cpu())
             try:
                 # Drawn on the CPU, so that they are the same on every device.
                 with Seeded(seed):
-                    maps = [gen_kernel_features(part, columns, FEATURES) for part in parts]
-                self._maps = [each.to(points.device) for each in maps]
+                    maps = [
+                        (weight**0.5, gen_kernel_features(part, points.shape[-1], FEATURES))
+                        for weight, part in parts
+                    ]
+                self._maps = [(root, each.to(points.device)) for root, each in maps]
             except (UnsupportedError, NotImplementedError) as error:
                 raise NotSupportedError(
                     f"On a box, and above {MAX_EXACT_POINTS} points, sample paths need an RBF or a "
-                    "Matern kernel, possibly scaled, or a sum of such kernels, got "
-                    f"{type(covar_module).__name__}: {error}"
+                    f"Matern kernel, possibly scaled, got {type(covar_module).__name__}: {error}"
                 ) from error
             self._size = self._features(points[:1]).shape[-1]
             if len(points) * self._size <= MAX_KEPT_ELEMENTS:
                 self._matrix = self._features(points)
 
     def _features(self, X: Tensor) -> Tensor:
-        """Features of points, ``n x d`` to ``n x F``; those of a sum's parts side by side."""
-        return torch.cat([each(X) for each in self._maps], dim=-1)
+        """Features of points, ``n x d`` to ``n x F``: those of all parts of the kernel."""
+        return torch.cat([root * each(X) for root, each in self._maps], dim=-1)
 
     def draw_function(self, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
         """One approximate path, at any points: ``n x d`` to ``n``, differentiable."""

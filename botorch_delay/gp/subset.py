@@ -16,7 +16,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay.gp.factor import factorize
-from botorch_delay.gp.kernels import covariance, lengthscales, prior_variance
+from botorch_delay.gp.kernels import covariance, prior_variance
 from botorch_delay.gp.posterior import Data
 
 MOST_POINTS = 512  # of more points, a posterior uses this many
@@ -32,7 +32,7 @@ def means_of_all(kernel: Kernel, data: Data) -> Tensor:
     leave is taken as independent. The mean is exact for up to that many points, and at answers
     without noise. Units are those of the data; the cost is ``O(m)``.
     """
-    rows = representative(data.X / lengthscales(kernel), data.y)
+    rows = representative(data.X / kernel.lengthscale, data.y)
     cross = covariance(kernel, data.X[rows], data.X)
     factor, _ = factorize(cross[:, rows], cross.new_full((len(rows),), JITTER))
     white = torch.linalg.solve_triangular(factor, cross, upper=False)

@@ -20,7 +20,6 @@ from botorch_delay.gp.kernels import (
     describe_kernel,
     hyperparameters,
     is_matern_sum,
-    lengthscales,
 )
 from botorch_delay.gp.posterior import Data, Posterior
 from botorch_delay.gp.subset import MOST_POINTS, means_of_all, representative
@@ -71,7 +70,7 @@ class Learned:
     """A Matern 5/2 kernel and noise, learned from the answers.
 
     Where that is likelier, the kernel has main effects as well, functions of one parameter each
-    (:func:`~botorch_delay.gp.kernels.matern_sum`). Kernel and noise are fitted by maximum a
+    (:class:`~botorch_delay.gp.kernels.MaternSum`). Kernel and noise are fitted by maximum a
     posteriori, anew whenever the number of answers has grown by a fifth, to values mapped by a
     monotone warping, which is fitted as well. For the warping and the scale of the values, answers
     whose inputs differ by less than about a tenth of a side count as one. Means and interval ends
@@ -155,7 +154,7 @@ class Surrogate:
         data, means = self._averaged(answers)
         if means is None:
             return data
-        return data.at(representative(data.X / lengthscales(self.covar_module), means))
+        return data.at(representative(data.X / self.covar_module.lengthscale, means))
 
     def means_of_many(self, answers: Answers) -> Tensor | None:
         """The posterior mean given all answers, at the point of each answer, ``n``, in units of g.
@@ -245,7 +244,7 @@ class Surrogate:
             points = domain.like
             kernel = build_kernel(record["covar_module"], points)
             if not is_matern_sum(kernel, len(domain.encoding.width), domain.encoding.groups):
-                raise ValueError("the kernel is not a sum of Matern kernels with nu = 5/2")
+                raise ValueError("the kernel is not one that is learned")
             warping = Warping.rebuild(record["warping"])
             limits = {"noise_var": 1e6, "scale": validation.largest_value(points)}
             positive = all(0.0 < numbers[key] <= limit for key, limit in limits.items())

@@ -22,7 +22,7 @@ from botorch_delay.domains.domain import Domain, Points
 from botorch_delay.elimination.active_set import ActiveSet
 from botorch_delay.elimination.box_active_set import whole_set
 from botorch_delay.exceptions import NoAnswerError, NotSupportedError
-from botorch_delay.gp.kernels import check_kernel, lengthscales
+from botorch_delay.gp.kernels import check_kernel
 from botorch_delay.gp.marginal import marginal_deviation
 from botorch_delay.gp.roughness import with_roughness
 from botorch_delay.gp.surrogate import MANY_ANSWERS, Hyperparameters, Learned, Surrogate
@@ -122,7 +122,7 @@ class ReadableRun(Run, ABC):
                 "Kernel and noise were given, not learned; pass the same covar_module and "
                 "noise_var to the other study."
             )
-        scales = lengthscales(surrogate.covar_module).flatten().tolist()
+        scales = surrogate.covar_module.lengthscale.flatten().tolist()
         return Hyperparameters(scales, surrogate.noise_var)
 
     @exclusive

@@ -16,7 +16,7 @@ from botorch_delay.domains.domain import Domain
 from botorch_delay.gp import sample_paths
 from botorch_delay.gp.averages import Averages
 from botorch_delay.gp.candidate_covariance import MAX_FOLDED
-from botorch_delay.gp.kernels import lengthscales, prior_variance, rows_per_chunk
+from botorch_delay.gp.kernels import prior_variance, rows_per_chunk
 from botorch_delay.gp.posterior import Posterior
 from botorch_delay.gp.sample_paths import PriorPaths
 from botorch_delay.gp.subset import MOST_POINTS, representative
@@ -187,7 +187,7 @@ class RuleModel(View, TrialObserver):
             return set(), None
         X = self.surrogate.inputs(self.points(keys))
         y = sent([sum(values[key]) / len(values[key]) for key in keys], X)
-        kept = representative(X / lengthscales(self.surrogate.covar_module), y)
+        kept = representative(X / self.surrogate.covar_module.lengthscale, y)
         in_use = {keys[row] for row in kept.tolist()}
         left_out = set(keys) - in_use - since
         if not self.finite or len(self.candidates) <= TABLE_POOL:

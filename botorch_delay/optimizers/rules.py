@@ -172,8 +172,8 @@ class ThompsonSampling(Rule):
 
     On up to 5,000 points paths are exact. Above, and on boxes, the prior part is a random Fourier
     feature expansion and the update by answers is exact (decoupled sampling, Wilson et al. 2020);
-    this needs an RBF or a Matern kernel, possibly scaled, or a sum of such kernels. Random numbers
-    are drawn on the CPU: up to rounding a seed gives the same samples on every device.
+    this needs an RBF or a Matern kernel, possibly scaled. Random numbers are drawn on the CPU: up
+    to rounding a seed gives the same samples on every device.
 
     Args:
         beta: the posterior covariance is multiplied by it; 1 is plain Thompson sampling,

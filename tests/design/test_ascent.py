@@ -5,14 +5,13 @@ from functools import cache
 import pytest
 import torch
 from cases import scattered
-from gpytorch.kernels import AdditiveKernel
 
 import botorch_delay as bd
 from botorch_delay.design import ascent
 from botorch_delay.design.ascent import BoundClimb
 from botorch_delay.gp.averages import Averages
 from botorch_delay.gp.fitting import fit_surrogate
-from botorch_delay.gp.kernels import covariance
+from botorch_delay.gp.kernels import MaternSum, covariance
 from botorch_delay.gp.posterior import Posterior
 from botorch_delay.history.answers import Answers
 
@@ -30,7 +29,7 @@ def learned(main_effects):
     y = sum(parts) if main_effects else (3.0 * sum(parts)).sin()
     noise = torch.full_like(y, torch.nan)
     fitted = fit_surrogate(BOX, Answers(X, y, noise, torch.arange(len(X))), seed=0)
-    assert isinstance(fitted.covar_module, AdditiveKernel) == main_effects
+    assert isinstance(fitted.covar_module, MaternSum) == main_effects
     return fitted, y
 
 

@@ -29,7 +29,6 @@ from botorch_delay.gp.kernels import (
     covariance,
     describe_kernel,
     is_matern_sum,
-    lengthscales,
     matern_sum,
     prior_variance,
 )
@@ -129,7 +128,9 @@ def test_main_effects_see_the_columns_of_a_group_alone():
     kernel = matern_sum(SCALES, 0.4, GROUPS)
     torch.testing.assert_close(covariance(kernel, X, X), torch.from_numpy(expected))
     assert prior_variance(kernel, X).tolist() == pytest.approx([1.0] * 20)
-    torch.testing.assert_close(lengthscales(kernel), SCALES.unsqueeze(0))
+    torch.testing.assert_close(kernel.lengthscale, SCALES.unsqueeze(0))
+    torch.testing.assert_close(kernel(X, X).to_dense(), torch.from_numpy(expected))
+    assert kernel(X, diag=True).tolist() == pytest.approx([1.0] * 20)
     assert type(matern_sum(SCALES, 0.0, GROUPS)) is MaternKernel
 
 
@@ -139,9 +140,9 @@ def test_a_sum_is_told_from_other_kernels():
     assert is_matern_sum(build_kernel(describe_kernel(kernel), scattered(2)), 3, GROUPS)
     assert not is_matern_sum(kernel, 3, [[0], [1], [2]])
     assert not is_matern_sum(whole, 4, [[0], [1, 2, 3]])
-    assert not is_matern_sum(kernel.kernels[0], 3, GROUPS)
+    assert not is_matern_sum(kernel.kernels[1], 3, GROUPS)
     assert not is_matern_sum(MaternKernel(nu=1.5, ard_num_dims=3), 3, GROUPS)
-    kernel.kernels[1].outputscale = 0.9
+    kernel.share = 1.5
     assert not is_matern_sum(kernel, 3, GROUPS)
 
 

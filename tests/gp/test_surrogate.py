@@ -10,7 +10,7 @@ from botorch.models.transforms import Normalize, Standardize
 from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
 from cases import generator, normal, scattered, se
 from gpytorch.constraints import GreaterThan
-from gpytorch.kernels import AdditiveKernel, MaternKernel
+from gpytorch.kernels import MaternKernel
 from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from gpytorch.priors import LogNormalPrior
@@ -20,7 +20,7 @@ from botorch_delay import BPEDelayOptimizer, FiniteDomain
 from botorch_delay.exceptions import FitWarning, InputError, StorageError
 from botorch_delay.gp import fitting as module
 from botorch_delay.gp.fitting import fit_surrogate
-from botorch_delay.gp.kernels import covariance, lengthscales, matern_parts
+from botorch_delay.gp.kernels import MaternSum, covariance, matern_parts
 from botorch_delay.gp.surrogate import Hyperparameters, Learned, Surrogate, standardization
 from botorch_delay.gp.warping import BASES, half_rank, spread_weights
 from botorch_delay.history.answers import Answers
@@ -375,7 +375,7 @@ def test_noise_as_large_as_the_signal_is_not_taken_for_a_function(count, noise):
     y = noise * drawn - (X - 0.4).square().sum(dim=1)
     fitted = fit_surrogate(FiniteDomain(X), answers(X, y), seed=0)
     assert fitted.noise_var > 0.05
-    assert lengthscales(fitted.covar_module).min() > 0.2
+    assert fitted.covar_module.lengthscale.min() > 0.2
 
 
 def test_an_option_that_makes_no_difference_has_a_long_lengthscale():
@@ -409,7 +409,7 @@ def test_main_effects_are_learned_where_they_are_likelier(function, gains, monke
     y, noise = function(X), torch.full((40,), torch.nan, dtype=torch.double)
     told = Answers(X, y, noise, torch.arange(40))
     learned = fit_surrogate(unit, told, seed=0)
-    assert isinstance(learned.covar_module, AdditiveKernel) == gains
+    assert isinstance(learned.covar_module, MaternSum) == gains
     rebuilt = Surrogate.rebuild(json.loads(json.dumps(learned.describe())), unit)
     monkeypatch.setattr(module, "MIN_FOR_MAIN_EFFECTS", 41)
     plain = fit_surrogate(unit, told, seed=0)
@@ -427,7 +427,7 @@ def test_with_noise_main_effects_may_be_a_little_less_likely(monkeypatch):
 
     def has_main_effects(most_loss):
         monkeypatch.setattr(module, "MOST_LOSS_WITH_NOISE", most_loss)
-        return isinstance(fit_surrogate(unit, told, seed=0).covar_module, AdditiveKernel)
+        return isinstance(fit_surrogate(unit, told, seed=0).covar_module, MaternSum)
 
     assert [has_main_effects(most) for most in (-50.0, 50.0)] == [False, True]
     told = answers(X, of_a_sum(X))
