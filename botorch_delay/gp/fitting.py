@@ -49,9 +49,10 @@ START_NOISES = (1e-6, 0.1)
 # Lower bound of learned noise, as a share of the noise variance of exact evaluations.
 LEAST_NOISE = 0.1
 # Log-normal prior of the odds of main effects in the variance: a share of a half, or so.
-ODDS = LogNormal.around(np.array([1.0]), 1.5)
+ODDS_PRIOR = LogNormal.around(np.array([1.0]), 1.5)
 MIN_FOR_MAIN_EFFECTS = 12  # with fewer answers main effects are not fitted
-# By how much a fit with main effects may be less likely (in the log density) where there is noise.
+# By how much a fit with main effects may be less likely (in the log density) where there is noise,
+# on boxes. On lists this has no use (benchmarks/CHOICES.md, "Main effects").
 MOST_LOSS_WITH_NOISE = 1.0
 # By how much the leave-one-out log density must exceed that of the first warping for another one to
 # be chosen; for logarithms of values that seem exact, whose densities differ more.
@@ -166,8 +167,9 @@ class _Search:
         if best is None:
             return None
         if len(self.told) >= MIN_FOR_MAIN_EFFECTS and len(self.domain.encoding.groups) > 1:
-            found = self._fit(model, rows, steps, best, ODDS)
-            most = best.loss + MOST_LOSS_WITH_NOISE * self._has_noise(model, best)
+            found = self._fit(model, rows, steps, best, ODDS_PRIOR)
+            may_lose = self.domain.count is None and self._has_noise(model, best)
+            most = best.loss + MOST_LOSS_WITH_NOISE * may_lose
             if found is not None and found.loss < most:
                 best = found
         return replace(

@@ -16,7 +16,7 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from gpytorch.priors import LogNormalPrior
 from scipy.stats import spearmanr
 
-from botorch_delay import BPEDelayOptimizer, FiniteDomain
+from botorch_delay import BoxDomain, BPEDelayOptimizer, FiniteDomain
 from botorch_delay.exceptions import FitWarning, InputError, StorageError
 from botorch_delay.gp import fitting as module
 from botorch_delay.gp.fitting import fit_surrogate
@@ -423,15 +423,17 @@ def test_main_effects_are_learned_where_they_are_likelier(function, gains, monke
 def test_with_noise_main_effects_may_be_a_little_less_likely(monkeypatch):
     X = scattered(40, 4)
     y = of_a_sum(X) + 0.3 * normal(40)
-    unit, told = FiniteDomain(X), answers(X, y, torch.full_like(y, 0.09))
+    box = BoxDomain(torch.tensor([[0.0] * 4, [1.0] * 4], dtype=torch.double))
+    noisy, exact = answers(X, y, torch.full_like(y, 0.09)), answers(X, of_a_sum(X))
 
-    def has_main_effects(most_loss):
+    def has_main_effects(domain, told, most_loss):
         monkeypatch.setattr(module, "MOST_LOSS_WITH_NOISE", most_loss)
-        return isinstance(fit_surrogate(unit, told, seed=0).covar_module, MaternSum)
+        return isinstance(fit_surrogate(domain, told, seed=0).covar_module, MaternSum)
 
-    assert [has_main_effects(most) for most in (-50.0, 50.0)] == [False, True]
-    told = answers(X, of_a_sum(X))
-    assert not has_main_effects(50.0)
+    assert not has_main_effects(box, noisy, -50.0)
+    assert has_main_effects(box, noisy, 50.0)
+    assert not has_main_effects(box, exact, 50.0)
+    assert not has_main_effects(FiniteDomain(X), noisy, 50.0)
 
 
 def test_one_parameter_alone_has_no_main_effect():
