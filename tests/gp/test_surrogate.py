@@ -411,6 +411,8 @@ def test_main_effects_are_learned_where_they_are_likelier(function, gains, monke
     learned = fit_surrogate(unit, told, seed=0)
     assert isinstance(learned.covar_module, MaternSum) == gains
     rebuilt = Surrogate.rebuild(json.loads(json.dumps(learned.describe())), unit)
+    with pytest.raises(StorageError, match="not one that is learned"):
+        Surrogate.rebuild(learned.describe(), FiniteDomain(X, cat_dims=[3]))
     monkeypatch.setattr(module, "MIN_FOR_MAIN_EFFECTS", 41)
     plain = fit_surrogate(unit, told, seed=0)
     assert isinstance(plain.covar_module, MaternKernel)
@@ -436,7 +438,8 @@ def test_with_noise_main_effects_may_be_a_little_less_likely(monkeypatch):
     assert not has_main_effects(FiniteDomain(X), noisy, 50.0)
 
 
-def test_one_parameter_alone_has_no_main_effect():
+def test_one_parameter_alone_has_no_main_effect(monkeypatch):
+    monkeypatch.setattr(module, "ODDS_PRIOR", "no prior")  # a fit of one would fail
     X = scattered(30, 1)
     options = torch.arange(4, dtype=torch.double).repeat(8).unsqueeze(1)
     for points, cats in ((X, []), (options, [0])):
