@@ -74,8 +74,9 @@ def fit_surrogate(
     """Fit a Matern 5/2 kernel and noise by maximum a posteriori.
 
     BoTorch's default is the RBF kernel, which had more regret on the tuning tables used for
-    development (benchmarks/CHOICES.md, "The kernel"). Where it is likelier, main effects of each
-    parameter are added (:class:`~botorch_delay.gp.kernels.MaternSum`). Inputs are normalised by the
+    development (benchmarks/CHOICES.md, "The kernel"). Where it is likelier (on boxes with
+    noise, not much less likely), main effects of each parameter are added
+    (:class:`~botorch_delay.gp.kernels.MaternSum`). Inputs are normalised by the
     bounding box of the domain; values are warped, then standardised. With fewer than three answers,
     or if all are equal, the priors' modes are used and the scale of the values counts as unknown.
     ``warm_start`` replaces the usual prior modes. The noise of ``exact`` evaluations is a fixed

@@ -92,7 +92,7 @@ class MaternSum(Kernel):
         return reduce(torch.add, (w * covariance(k, x1, x2) for w, k in matern_parts(self)))
 
 
-# A part h of a kernel and g, n x m, with dh(x, y)/dy = g (x - y) / lengthscale^2 in its columns.
+# g, n x m, and a part h of a kernel, with dh(x, y)/dy = g (x - y) / lengthscale^2 in its columns.
 Pull = tuple[Tensor, MaternKernel]
 
 
@@ -107,6 +107,9 @@ def matern_sum(
 
     def matern(lengthscale: Tensor, columns: Sequence[int] | None = None) -> MaternKernel:
         kernel = MaternKernel(nu=2.5, ard_num_dims=len(lengthscale), active_dims=columns)
+        # Without a transform the value is kept to the last bit.
+        exact = Positive(transform=None, inv_transform=None)
+        kernel.register_constraint("raw_lengthscale", exact)
         kernel.to(lengthscale).lengthscale = lengthscale
         return kernel
 
@@ -117,30 +120,13 @@ def matern_sum(
     return MaternSum(whole, *effects, share=share).requires_grad_(False).eval()
 
 
-def matern_parts(covar_module: MaternKernel | MaternSum) -> list[tuple[float, MaternKernel]]:
-    """The kernels of which a kernel is the sum, with their weights."""
+def matern_parts(covar_module: Kernel) -> list[tuple[float, Any]]:
+    """The weights and kernels of a :class:`MaternSum`; of any other kernel, 1 and itself."""
     if not isinstance(covar_module, MaternSum):
         return [(1.0, covar_module)]
     whole, *effects = covar_module.kernels
     share = covar_module.share
     return [(1.0 - share, whole), *((share / len(effects), effect) for effect in effects)]
-
-
-def is_matern_sum(covar_module: Kernel, columns: int, groups: Sequence[Sequence[int]]) -> bool:
-    """Whether :func:`matern_sum` may have made a kernel, of so many columns in these groups."""
-    like, share = next(covar_module.parameters()), getattr(covar_module, "share", 0.0)
-    if not 0.0 <= share < 1.0:
-        return False
-    made = matern_sum(like.new_ones(columns), share, groups)
-    return _form(describe_kernel(covar_module)) == _form(describe_kernel(made))
-
-
-def _form(record: dict[str, Any] | None) -> Any:
-    """A record of a kernel without the values of its parameters."""
-    if record is None:
-        return None
-    parts = [_form(part) for part in record["parts"]]
-    return record["class"], record["arguments"], sorted(record["parameters"]), parts
 
 
 def rows_per_chunk(columns: int, like: Tensor) -> int:
@@ -158,9 +144,9 @@ def covariance(covar_module: Kernel, X1: Tensor, X2: Tensor) -> Tensor:
 
 
 def covariance_with_pulls(
-    covar_module: MaternKernel | MaternSum, X1: Tensor, X2: Tensor
+    covar_module: Kernel, X1: Tensor, X2: Tensor
 ) -> tuple[Tensor, list[Pull]]:
-    """Kernel values, ``n x m``, for nu = 5/2, and the pull of each part of the kernel."""
+    """Kernel values of a learned kernel, ``n x m``, and the pull of each of its parts."""
     total, pulls = X1.new_zeros(()), []
     for weight, part in matern_parts(covar_module):
         dims = part.active_dims
@@ -332,10 +318,10 @@ _KERNELS: dict[str, type[Kernel]] = {
     for kernel in (
         *(RBFKernel, MaternKernel, RQKernel, PeriodicKernel),
         *(LinearKernel, PolynomialKernel, ConstantKernel),
-        *(ScaleKernel, AdditiveKernel, ProductKernel, MaternSum),
+        *(ScaleKernel, AdditiveKernel, ProductKernel),
     )
 }
-_ARGUMENTS = ("active_dims", "ard_num_dims", "nu", "power", "share")
+_ARGUMENTS = ("active_dims", "ard_num_dims", "nu", "power")
 
 
 def describe_kernel(kernel: Kernel) -> dict[str, Any] | None:
@@ -381,6 +367,8 @@ def build_kernel(record: Mapping[str, Any], like: Tensor) -> Kernel:
 
 def hyperparameters(kernel: Kernel) -> dict[str, Any]:
     """Every hyperparameter by name, as numbers and lists of numbers."""
+    if isinstance(kernel, MaternSum):  # those of main effects follow
+        return hyperparameters(kernel.kernels[0]) | {"share": kernel.share}
     found = kernel.named_parameters_and_constraints()
     return {
         name.replace("raw_", ""): _value(parameter, constraint).squeeze().tolist()

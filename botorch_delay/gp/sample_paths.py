@@ -23,7 +23,8 @@ from botorch_delay.gp.kernels import covariance, matern_parts, prior_variance, r
 
 MAX_EXACT_POINTS = 5_000  # with more, paths are approximate
 MAX_KEPT_ELEMENTS = 2**26  # features of all points are stored up to this size: 512 MiB in double
-FEATURES = 1024  # random Fourier features of an approximate path, for each part of a kernel
+FEATURES = 1024  # random Fourier features of an approximate path
+LEAST_FEATURES = 64  # of a main effect; all main effects together have about FEATURES
 
 
 class PriorPaths:
@@ -43,12 +44,15 @@ class PriorPaths:
                 self._size = self._matrix.shape[1]
                 return
             parts = matern_parts(copy.deepcopy(covar_module).cpu())
+            effects = len(parts) - 1
+            of_effect = max(2 * (FEATURES // max(2 * effects, 2)), LEAST_FEATURES)
+            counts = [FEATURES, *effects * [of_effect]]
             try:
                 # Drawn on the CPU, so that they are the same on every device.
                 with Seeded(seed):
                     maps = [
-                        (weight**0.5, gen_kernel_features(part, points.shape[-1], FEATURES))
-                        for weight, part in parts
+                        (weight**0.5, gen_kernel_features(part, points.shape[-1], count))
+                        for count, (weight, part) in zip(counts, parts, strict=True)
                     ]
                 self._maps = [(root, each.to(points.device)) for root, each in maps]
             except (UnsupportedError, NotImplementedError) as error:

@@ -16,10 +16,8 @@ from botorch_delay.domains.domain import Domain, Encoding
 from botorch_delay.exceptions import InputError, StorageError
 from botorch_delay.gp.kernels import (
     WithRoughness,
-    build_kernel,
-    describe_kernel,
     hyperparameters,
-    is_matern_sum,
+    matern_sum,
 )
 from botorch_delay.gp.posterior import Data, Posterior
 from botorch_delay.gp.subset import MOST_POINTS, means_of_all, representative
@@ -38,6 +36,10 @@ def exact_noise(like: Tensor) -> float:
     It is a jitter, as large as BoTorch's least noise variance of standardised values.
     """
     return 1e-6 if like.dtype is torch.float64 else 1e-4
+
+
+# What conversions of a record's entries may raise.
+_MALFORMED = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,8 @@ class Hyperparameters:
 class Learned:
     """A Matern 5/2 kernel and noise, learned from the answers.
 
-    Where that is likelier, the kernel has main effects as well, functions of one parameter each
+    Where that is likelier (on boxes with noise, also where it is a little less likely), the kernel
+    has main effects as well, functions of one parameter each
     (:class:`~botorch_delay.gp.kernels.MaternSum`). Kernel and noise are fitted by maximum a
     posteriori, anew whenever the number of answers has grown by a fifth, to values mapped by a
     monotone warping, which is fitted as well. For the warping and the scale of the values, answers
@@ -229,7 +232,6 @@ class Surrogate:
     def describe(self) -> dict[str, Any]:
         """A JSON-ready record of a learned surrogate."""
         return self.hyperparameters() | {
-            "covar_module": describe_kernel(self.covar_module),
             "scaled": self.scaled,
             "warping": self.warping.describe(),
         }
@@ -242,15 +244,20 @@ class Surrogate:
                 key: float(record[key]) for key in ("noise_var", "offset", "scale")
             }
             points = domain.like
-            kernel = build_kernel(record["covar_module"], points)
-            if not is_matern_sum(kernel, len(domain.encoding.width), domain.encoding.groups):
-                raise ValueError("the kernel is not one that is learned")
-            warping = Warping.rebuild(record["warping"])
+            found, columns = record["covar_module"], len(domain.encoding.width)
+            share = float(found.get("share", 0.0))
+            scales = torch.atleast_1d(points.new_tensor(found["lengthscale"]))
             limits = {"noise_var": 1e6, "scale": validation.largest_value(points)}
+            if scales.shape != (columns,) or not ((scales > 0.0) & scales.isfinite()).all():
+                raise ValueError(f"there are not {columns} lengthscales above 0")
+            if not 0.0 <= share < 1.0:
+                raise ValueError(f"the share of main effects is {share}")
+            kernel = matern_sum(scales, share, domain.encoding.groups)
+            warping = Warping.rebuild(record["warping"])
             positive = all(0.0 < numbers[key] <= limit for key, limit in limits.items())
             if not positive or not math.isfinite(numbers["offset"]):
                 raise ValueError(f"{numbers} are out of range")
-        except (KeyError, TypeError, ValueError) as error:
+        except _MALFORMED as error:
             raise StorageError(f"The stored hyperparameters are malformed: {error}.") from error
         return cls(
             kernel,

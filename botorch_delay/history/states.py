@@ -13,7 +13,7 @@ from torch import Tensor
 from botorch_delay.exceptions import StorageError
 from botorch_delay.history.events import MOST_SHOWN, excerpt
 
-FORMAT = 9  # version of the format of states and files
+FORMAT = 10  # version of the format of states and files
 _TYPES: dict[str, type] = {"optimizer": str, "config": Mapping, "notes": Mapping, "events": list}
 # Levels of a stored configuration that are no arguments of the user's: left out of messages.
 _LAYERS = re.compile(r"\.(arguments|hyperparameters|options|structure)\b")

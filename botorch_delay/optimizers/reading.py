@@ -113,6 +113,8 @@ class ReadableRun(Run, ABC):
     def hyperparameters(self) -> Hyperparameters:
         """The learned lengthscales and noise, for another study's ``warm_start``.
 
+        Main effects are left out: the other study finds out by itself whether it has any.
+
         Raises:
             NotSupportedError: if kernel and noise are given.
         """

@@ -7,6 +7,7 @@ from gpytorch.kernels import MaternKernel
 from scipy import stats
 from scipy.optimize import check_grad
 
+from botorch_delay.gp import hyperparameters
 from botorch_delay.gp.hyperparameters import LogNormal, Objective, fit
 from botorch_delay.gp.kernels import covariance, matern_sum
 
@@ -137,3 +138,14 @@ def test_options_of_categories_are_as_the_columns_that_they_stand_for():
     np.testing.assert_allclose(slope, expected_slope, rtol=1e-10)
     assert quick.mean == pytest.approx(plain.mean, rel=1e-10)
     np.testing.assert_allclose(quick.left_out(), plain.left_out(), rtol=1e-10)
+
+
+def test_models_are_compared_by_one_density_whatever_chose_among_starts(monkeypatch):
+    monkeypatch.setattr(hyperparameters, "ENOUGH_ANSWERS", 12)
+    for odds in (None, ODDS):
+        function, start = objective(odds=odds), [-1.0, 0.5, -3.0, *([0.0] if odds else [])]
+        found = fit(function, [np.array(start)], 1e-7, 200)
+        theta = np.log([*found.lengthscale, found.noise_var])
+        if odds:
+            theta = np.append(theta, np.log(found.share / (1.0 - found.share)))
+        assert function(theta)[0] == pytest.approx(found.loss)

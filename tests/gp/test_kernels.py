@@ -28,7 +28,7 @@ from botorch_delay.gp.kernels import (
     check_kernel,
     covariance,
     describe_kernel,
-    is_matern_sum,
+    hyperparameters,
     matern_sum,
     prior_variance,
 )
@@ -131,19 +131,8 @@ def test_main_effects_see_the_columns_of_a_group_alone():
     torch.testing.assert_close(kernel.lengthscale, SCALES.unsqueeze(0))
     torch.testing.assert_close(kernel(X, X).to_dense(), torch.from_numpy(expected))
     assert kernel(X, diag=True).tolist() == pytest.approx([1.0] * 20)
+    assert hyperparameters(kernel) == {"lengthscale": SCALES.tolist(), "share": 0.4}
     assert type(matern_sum(SCALES, 0.0, GROUPS)) is MaternKernel
-
-
-def test_a_sum_is_told_from_other_kernels():
-    whole, kernel = (matern_sum(SCALES, share, GROUPS) for share in (0.0, 0.4))
-    assert is_matern_sum(whole, 3, GROUPS)
-    assert is_matern_sum(build_kernel(describe_kernel(kernel), scattered(2)), 3, GROUPS)
-    assert not is_matern_sum(kernel, 3, [[0], [1], [2]])
-    assert not is_matern_sum(whole, 4, [[0], [1, 2, 3]])
-    assert not is_matern_sum(kernel.kernels[1], 3, GROUPS)
-    assert not is_matern_sum(MaternKernel(nu=1.5, ard_num_dims=3), 3, GROUPS)
-    kernel.share = 1.5
-    assert not is_matern_sum(kernel, 3, GROUPS)
 
 
 def test_a_kernel_that_is_not_on_the_list_is_not_described():

@@ -79,3 +79,10 @@ def test_a_kernel_without_features_is_refused():
     kernel = with_values(LinearKernel(), variance=1.0).requires_grad_(False)
     with pytest.raises(NotSupportedError, match="RBF or a Matern kernel"):
         PriorPaths(kernel, scattered(20), seed=0, exact=False)
+
+
+def test_main_effects_need_few_features():
+    points = scattered(20, 4)
+    kernel = matern_sum(torch.ones(4, dtype=torch.double), 0.5, [[0], [1], [2], [3]])
+    paths = PriorPaths(kernel, points, seed=0, exact=False)
+    assert paths._features(points).shape == (20, 2 * sample_paths.FEATURES)

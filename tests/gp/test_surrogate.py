@@ -119,7 +119,11 @@ def test_fits_are_repeatable_and_records_exact():
     a, b = predict(first, X, Y, NONE, POINTS), predict(rebuilt, X, Y, NONE, POINTS)
     assert torch.equal(a.mean, b.mean)
     assert torch.equal(a.variance, b.variance)
-    for broken in ({}, {**record, "scale": "x"}, {**record, "covar_module": {"class": "os"}}):
+    kernels = [None, [], {}, {"lengthscale": [1.0]}, {"lengthscale": [1.0, -1.0]}]
+    kernels += [{"lengthscale": [1.0, value]} for value in ("x", math.nan, 1e999, 10**400, [1.0])]
+    kernels += [{"lengthscale": [1.0, 1.0], "share": share} for share in (-0.1, 1.0, "x", None)]
+    changes = [{"scale": "x"}, *({"covar_module": kernel} for kernel in kernels)]
+    for broken in ({}, *(record | change for change in changes)):
         with pytest.raises(StorageError):
             Surrogate.rebuild(broken, FiniteDomain(POINTS))
 
@@ -411,7 +415,7 @@ def test_main_effects_are_learned_where_they_are_likelier(function, gains, monke
     learned = fit_surrogate(unit, told, seed=0)
     assert isinstance(learned.covar_module, MaternSum) == gains
     rebuilt = Surrogate.rebuild(json.loads(json.dumps(learned.describe())), unit)
-    with pytest.raises(StorageError, match="not one that is learned"):
+    with pytest.raises(StorageError, match="not 43 lengthscales"):
         Surrogate.rebuild(learned.describe(), FiniteDomain(X, cat_dims=[3]))
     monkeypatch.setattr(module, "MIN_FOR_MAIN_EFFECTS", 41)
     plain = fit_surrogate(unit, told, seed=0)
