@@ -21,6 +21,8 @@ from gpytorch.kernels import (
 )
 from numpy.typing import NDArray
 
+from botorch_delay.gp.kernels import MaternSum
+
 Array = NDArray[np.float64]
 KernelFunction = Callable[[Array, Array], Array]
 
@@ -30,6 +32,12 @@ def kernel_function(kernel: Kernel) -> KernelFunction:
     if isinstance(kernel, ScaleKernel):
         scale, base = kernel.outputscale.item(), kernel_function(kernel.base_kernel)
         return lambda a, b: scale * base(a, b)
+    if isinstance(kernel, MaternSum):
+        whole, *effects = [kernel_function(part) for part in kernel.kernels]
+        share, groups = kernel.share, len(effects)
+        return lambda a, b: (
+            (1.0 - share) * whole(a, b) + share / groups * sum(effect(a, b) for effect in effects)
+        )
     if isinstance(kernel, AdditiveKernel):
         parts = [kernel_function(part) for part in kernel.kernels]
         return lambda a, b: sum(part(a, b) for part in parts)

@@ -25,6 +25,7 @@ from gpytorch.kernels import (
 from torch import Tensor
 
 from botorch_delay.exceptions import NotSupportedError
+from botorch_delay.gp.kernels import MaternSum, matern_parts
 
 # Factor by which distances are raised, so that rounding makes none too small.
 _UPWARDS = 1.0 + 1e-12
@@ -155,6 +156,9 @@ def _measure(kernel: Kernel, half: Tensor, box: Tensor) -> tuple[Tensor, float]:
 
 def _measure_selected(kernel: Any, half: Tensor, box: Tensor) -> tuple[Tensor, float]:
     """The same after ``active_dims`` have been applied, as in a kernel's ``forward``."""
+    if isinstance(kernel, MaternSum):  # ``batch_shape`` would look for sub-kernels
+        squares = [w * _measure(k, half, box)[0].square() for w, k in matern_parts(kernel)]
+        return _UPWARDS * torch.stack(squares).sum(dim=0).sqrt(), _UPWARDS
     kind = None if kernel.batch_shape else type(kernel)
     if kind is RBFKernel:
         return _stationary(-torch.expm1(-0.5 * _radius(kernel, half).square()))

@@ -17,11 +17,18 @@ from oracle import kernel_function
 import botorch_delay as bd
 from botorch_delay.confidence.nets import _measure, largest_prior_deviation, nets
 from botorch_delay.exceptions import NotSupportedError
+from botorch_delay.gp.kernels import matern_sum
 
 BOX = torch.tensor([[-0.5, 0.0], [1.0, 2.0]], dtype=torch.double)
 
+SCALES = torch.tensor([0.4, 0.9], dtype=torch.double)
+CASES = KERNELS | {"main-effects": lambda: matern_sum(SCALES, 0.3, [[0], [1]])}
+
 # Kernels for which the bound on distances is tight: some pair of points attains it.
-EXACT = ("se", "se-ard", "matern12", "matern32", "matern52-ard", "scaled", "linear", "one-column")
+EXACT = (
+    *("se", "se-ard", "matern12", "matern32", "matern52-ard"),
+    *("scaled", "linear", "one-column", "main-effects"),
+)
 
 
 def net(kernel, box, counts, eps):
@@ -49,10 +56,10 @@ def uniform(box, n, seed=0):
     return box[0] + draws * (box[1] - box[0])
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("share", [0.02, 0.3, 1.0])
 def test_no_two_points_are_farther_apart_than_the_bound(name, share):
-    kernel = KERNELS[name]()
+    kernel = CASES[name]()
     half = share * torch.tensor([0.4, 0.7], dtype=torch.double)
     a = uniform(BOX, 400)
     steps = 2 * torch.rand(400, 2, dtype=torch.double, generator=generator(1)) - 1
@@ -66,9 +73,9 @@ def test_no_two_points_are_farther_apart_than_the_bound(name, share):
         assert seen >= bound * (1 - 1e-6)
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", CASES)
 def test_the_largest_deviation(name):
-    kernel = KERNELS[name]()
+    kernel = CASES[name]()
     corners = torch.cartesian_prod(BOX[:, 0], BOX[:, 1])
     X = torch.cat([corners, uniform(BOX, 50)]).numpy()
     seen = math.sqrt(max(kernel_function(kernel)(x[None], x[None]).item() for x in X))
@@ -101,13 +108,14 @@ def test_ard_and_columns_of_linear_kernels():
     assert distance_bound(scaled, half, BOX) == pytest.approx(0.2 * math.sqrt(6), rel=1e-6)
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("eps", [0.6, 0.2])
 def test_every_point_is_near_the_net(name, eps):
     # Make the net explicit, with the cells per column that its size implies.
-    kernel = KERNELS[name]()
+    kernel = CASES[name]()
     for box in (BOX, BOX[:, :1]):
-        if name in ("one-column", "se-ard", "matern52-ard") and box.shape[1] == 1:
+        of_two = "one-column", "se-ard", "matern52-ard", "main-effects"
+        if name in of_two and box.shape[1] == 1:
             continue
         made = net(kernel, box, {}, eps)
         assert made.eps <= eps
