@@ -74,14 +74,13 @@ def fit_surrogate(
     """Fit a Matern 5/2 kernel and noise by maximum a posteriori.
 
     BoTorch's default is the RBF kernel, which had more regret on the tuning tables used for
-    development (benchmarks/CHOICES.md, "The kernel"). Where it is likelier (on boxes with
-    noise, not much less likely), main effects of each parameter are added
-    (:class:`~botorch_delay.gp.kernels.MaternSum`). Inputs are normalised by the
-    bounding box of the domain; values are warped, then standardised. With fewer than three answers,
-    or if all are equal, the priors' modes are used and the scale of the values counts as unknown.
-    ``warm_start`` replaces the usual prior modes. The noise of ``exact`` evaluations is a fixed
-    jitter, not learned. If the fit fails, ``previous`` (or the modes) is used, with a
-    :class:`FitWarning`.
+    development (benchmarks/CHOICES.md, "The kernel"). Where it is likelier (on boxes with noise,
+    not much less likely), main effects of each parameter are added
+    (:class:`~botorch_delay.gp.kernels.MaternSum`). Inputs are normalised by the bounding box of the
+    domain; values are warped, then standardised. With fewer than three answers, or if all are
+    equal, the priors' modes are used and the scale of the values counts as unknown. ``warm_start``
+    replaces the usual prior modes. The noise of ``exact`` evaluations is a fixed jitter, not
+    learned. If the fit fails, ``previous`` (or the modes) is used, with a :class:`FitWarning`.
     """
     # On the CPU: a fit takes a hundred steps on a few hundred answers, and each would have to wait
     # for a device.
