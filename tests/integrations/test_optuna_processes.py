@@ -38,8 +38,19 @@ def overlapping(trials):
         for b in begun
         if a.user_attrs["began"] < b.user_attrs["began"] < a.user_attrs.get("ended", math.inf)
     ]
-    twins = [(a.number, b.number) for a, b in pairs if a.params == b.params]
+    same = [(a, b) for a, b in pairs if a.params == b.params]
+    twins = [(a.number, b.number) for a, b in same if not of_two_openers(a, b)]
     return twins, len(pairs)
+
+
+def of_two_openers(a, b):
+    """Whether two workers closed a round at once, and both began the next with this point.
+
+    One of the two new rounds counts, which needs an answer of its own at each point of its design.
+    """
+    asks = [trial.system_attrs[plugin.ATTRIBUTE]["ask"] for trial in (a, b)]
+    first, second = (ask["events"][-1]["data"]["slot"] for ask in asks)
+    return first == second >= 0 and asks[0]["opener"] != asks[1]["opener"]
 
 
 def run_workers(folder, url, study, plan, monkeypatch):
@@ -57,8 +68,7 @@ def run_workers(folder, url, study, plan, monkeypatch):
     assert left >= dead
     twins, pairs = overlapping(trials)
     assert pairs > len(trials)
-    # On a busy machine two workers may, rarely, choose the same point before one sees the other's.
-    assert len(twins) <= max(len(trials) // 20, 1)
+    assert twins == []
     optimizer = DelaySampler(**optuna_worker.ARGUMENTS).optimizer(study)
     assert sorted(t.value for t in optimizer.trials if t.value is not None) == sorted(told)
     closed, held = len(optimizer.rounds), len(optimizer.pending)
