@@ -84,11 +84,10 @@ def search_space(domain: Domain) -> tuple[dict[str, Parameter], PointOf]:
     if domain.count is not None and math.prod(map(len, lists.values())) > domain.count:
         lists = {}  # not a full grid
     logs = domain.log_dims if domain.count is None else ()
-    categories = dict(domain.encoding.categories)
     parameters = {}
     for dim, name in enumerate(domain.names):
         if dim in lists:
-            levels = "category" if dim in categories else "integer"
+            levels = "category" if dim in domain.encoding.categories else "integer"
             parameters[name] = Parameter(0, len(lists[dim]) - 1, levels=levels)
         else:
             parameters[name] = Parameter(low[dim].item(), high[dim].item(), dim in logs)

@@ -35,7 +35,7 @@ class Encoding:
 
     Args:
         log_dims: columns replaced by their logarithm.
-        categories: categorical columns, each with its values.
+        categories: the values of each categorical column, in the order of the columns.
         bounds: the box that becomes the unit cube, ``2 x d``; None for no scaling.
 
     Attributes:
@@ -46,14 +46,12 @@ class Encoding:
     def __init__(
         self,
         log_dims: tuple[int, ...] = (),
-        categories: Sequence[tuple[int, tuple[float, ...]]] = (),
+        categories: Mapping[int, Tensor] | None = None,
         bounds: Tensor | None = None,
     ) -> None:
-        self.log_dims, self.categories, self._scales = log_dims, categories, False
+        self.log_dims, self.categories, self._scales = log_dims, categories or {}, False
         if bounds is not None:
-            # Copied to the device once, since each copy waits for it.
-            self._values = {dim: bounds.new_tensor(values) for dim, values in categories}
-            self._plain = [dim for dim in range(bounds.shape[1]) if dim not in self._values]
+            self._plain = [dim for dim in range(bounds.shape[1]) if dim not in self.categories]
             self.origin, top = self(bounds)
             self.origin[len(self._plain) :], top[len(self._plain) :] = 0.0, 1.0
             width = top - self.origin
@@ -67,7 +65,7 @@ class Encoding:
             columns = [X[..., i].log() if i in logs else X[..., i] for i in range(X.shape[-1])]
             X = torch.stack(columns, dim=-1)
         if self.categories:
-            options = [(X[..., dim : dim + 1] == v).to(X) for dim, v in self._values.items()]
+            options = [(X[..., dim : dim + 1] == v).to(X) for dim, v in self.categories.items()]
             X = torch.cat([X[..., self._plain], *options], dim=-1)
         return (X - self.origin) / self.width if self._scales else X
 
@@ -75,7 +73,7 @@ class Encoding:
     def groups(self) -> list[list[int]]:
         """The encoded columns of each number, then those of each category."""
         first, groups = len(self._plain), [[column] for column in range(len(self._plain))]
-        for _, values in self.categories:
+        for values in self.categories.values():
             groups.append(list(range(first, first := first + len(values))))
         return groups
 
@@ -311,12 +309,12 @@ class Domain(ABC):
             at = int(away.argmax())
             where = f"{self.names[at % self.dim]} = {X.flatten()[at].item():g}"
             raise InputError(f"{name} lies too far outside of the domain: {where}.")
-        for dim, values in self.encoding.categories:
+        for dim, values in self.encoding.categories.items():
             if not isinstance(self.columns.parameters.get(self.names[dim]), Choice):
                 continue
-            unknown = ~torch.isin(X[:, dim], X.new_tensor(values))
+            unknown = ~torch.isin(X[:, dim], values)
             if unknown.any():
-                known = ", ".join(f"{value:g}" for value in values)
+                known = ", ".join(f"{value:g}" for value in values.tolist())
                 raise InputError(
                     f"{name} must have one of the numbers {known} in column {dim} "
                     f"({self.names[dim]}), which stand for its options; got "
@@ -330,8 +328,7 @@ class Domain(ABC):
             raise InputError(
                 f"Column {min(both)} is in cat_dims and in log_dims; categories have no logarithm."
             )
-        values = [(dim, tuple(found.tolist())) for dim, found in sorted(categories.items())]
-        return Encoding(self.log_dims, values, self.bounds)
+        return Encoding(self.log_dims, dict(sorted(categories.items())), self.bounds)
 
     def _check_columns(self, columns: Any, name: str) -> tuple[int, ...]:
         validation.instance(columns, Iterable, name, "a list of columns, such as [0]", but=str)

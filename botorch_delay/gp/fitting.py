@@ -220,7 +220,7 @@ class _Search:
             starts = [np.append(starts[0], np.log(max(noise, least))) for noise in noises]
         if odds is not None:
             starts = [np.append(start, np.log(odds.mode)) for start in starts]
-        options = [len(values) for _, values in self.domain.encoding.categories]
+        options = [len(values) for values in self.domain.encoding.categories.values()]
         parts = self.X[rows].numpy(), y[rows].numpy(), known, *self.priors, options, odds
         objective = Objective(*parts)
         return fit(objective, starts, least, steps)

@@ -85,7 +85,7 @@ class Column:
         self.name = fill(short if unit is None else f"{short} ({_labels([unit])[0]})", MAX_LINE)
         parameter = domain.columns.varying[name]
         self.is_log = place in domain.log_dims
-        self._is_category = place in dict(domain.encoding.categories)
+        self._is_category = place in domain.encoding.categories
         allowed = domain.allowed(place)
         ends = domain.bounds[:, place].cpu().double()
         self.texts: list[str] = []
