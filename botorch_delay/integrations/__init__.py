@@ -24,7 +24,7 @@ in ``run.ended`` need not be handed over again. If ``run.replica.trial(number)``
 trial has its point already: use its record. If the engine could not keep a record, call
 ``run.replica.forget(number)``, and the trial can ask again. The engine sets ``stopped_early`` if it
 stopped trials because of their values. Executors need no module here: they are for ``runner.run``
-(``workers.make_pool``).
+(``executors.make_pool``).
 
 Besides the module, add: an extra and a line in the import contracts of ``pyproject.toml``, the same
 requirement in ``validation.REQUIREMENTS`` (for ``validation.missing``), versions in
