@@ -179,7 +179,7 @@ class _Tracked(CandidateCovariance):
     def _add(self, index: Tensor) -> None:
         """Condition on a pick, a LongTensor of shape 1."""
         column = self.column(index)
-        self.take_off(column.div_((self.variance.index_select(0, index) + self.noise).sqrt()))
+        self.downdate(column.div_((self.variance.index_select(0, index) + self.noise).sqrt()))
 
 
 class _Lazy:

@@ -89,11 +89,11 @@ class CandidateCovariance:
                 return None
         if precision:
             sign = 1.0 if precision > 0.0 else -1.0
-            self.take_off(column * (abs(precision) / growth).sqrt(), sign)
+            self.downdate(column * (abs(precision) / growth).sqrt(), sign)
         return column, growth
 
     @torch.no_grad()
-    def take_off(self, row: Tensor, sign: float = 1.0) -> None:
+    def downdate(self, row: Tensor, sign: float = 1.0) -> None:
         """``C <- C - sign row row'``."""
         if self._used == BLOCK:
             self._begin_block()
@@ -150,7 +150,7 @@ class CandidateCovariance:
 
     @contextmanager
     def scratch(self) -> Iterator[None]:
-        """A context that undoes, at its end, every :meth:`take_off` inside it: up to ``BLOCK``."""
+        """A context that undoes, at its end, every :meth:`downdate` inside it: up to ``BLOCK``."""
         before = self._blocks, self._used, self.variance
         self._blocks = self._filled()
         self._add_block()

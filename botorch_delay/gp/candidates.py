@@ -178,7 +178,7 @@ class CandidatePosterior:
         if self._folds and len(self) > SHARE_TO_FOLD * len(self._candidates):
             covariance = CandidateCovariance(self._kernel, self._candidates)
             for row in self._kept.parts[1]:
-                covariance.take_off(row)
+                covariance.downdate(row)
             self._kept = _Covariance(covariance, self._kept.mean, self._answers)
 
 

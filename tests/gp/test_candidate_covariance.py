@@ -33,8 +33,8 @@ def test_columns_are_those_of_the_covariance_however_far_folding_has_come(n, mos
     found, looked_at = CandidateCovariance(se(), points), CandidateCovariance(se(), points)
     C = dense(points)
     for step, (row, sign) in enumerate(drawn(n, 40)):
-        found.take_off(row, sign)
-        looked_at.take_off(row, sign)
+        found.downdate(row, sign)
+        looked_at.downdate(row, sign)
         C = C - sign * row.unsqueeze(1) * row
         for index in ([n - 1], [0], [n // 2])[: step % 4]:
             column = looked_at.column(torch.tensor(index))
@@ -52,7 +52,7 @@ def test_each_column_folds_one_stripe():
     points = scattered(70, 2)
     found = CandidateCovariance(se(), points)
     for row, sign in drawn(70, 10):
-        found.take_off(row, sign)
+        found.downdate(row, sign)
     for number in range(7):  # of seven stripes of ten rows, whichever columns are asked for
         assert found.folded == 0
         found.column(torch.tensor([60 if number % 2 else 0]))
@@ -64,7 +64,7 @@ def test_products_with_squares_are_those_of_the_covariance_in_scratch_as_well(lo
     points = scattered(40, 2)
     found, C = CandidateCovariance(se(), points), dense(points).detach()
     for row, sign in drawn(40, 30):
-        found.take_off(row, sign)
+        found.downdate(row, sign)
         C = C - sign * row.unsqueeze(1) * row
     for index in range(looks):  # so that some stripes lack the block that is being folded
         found.column(torch.tensor([index * 13]))
@@ -72,7 +72,7 @@ def test_products_with_squares_are_those_of_the_covariance_in_scratch_as_well(lo
     for _ in range(2):
         with found.scratch():
             row = torch.linspace(0.0, 0.1, 40, dtype=torch.double)
-            found.take_off(row)
+            found.downdate(row)
             within = C - row.unsqueeze(1) * row
             torch.testing.assert_close(found.times_squares(weights), within.square() @ weights)
         torch.testing.assert_close(found.times_squares(weights), C.square() @ weights)
