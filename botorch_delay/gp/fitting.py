@@ -100,11 +100,11 @@ def fit_surrogate(
         plain=Surrogate(
             _kernel(modes[0].mode, domain), noise, domain.like, domain.encoding, learned=True
         ),
-        begin=START_NOISES if warm_start is None else (own,),
+        start_noises=START_NOISES if warm_start is None else (own,),
         exact=exact,
     )
     warpings = WARPINGS[warp](told, search.weight)
-    prior = search.before(warpings.first)
+    prior = search.unfitted(warpings.first)
     if len(told) < MIN_ANSWERS_TO_FIT or not prior.scaled:
         return replace(prior, warping=Warping(), scaled=False)
     fitted = search.best(warpings, seed)
@@ -127,10 +127,10 @@ class _Search:
     weight: Tensor  # of each answer in the distribution of values (``spread_weights``), ``n``
     priors: tuple[LogNormal, LogNormal]  # of lengthscales and noise
     plain: Surrogate  # the priors' modes, without warping or standardisation
-    begin: Sequence[float]  # noise variances that fits start from
+    start_noises: Sequence[float]  # noise variances that fits start from
     exact: bool
 
-    def before(self, warping: Warping) -> Surrogate:
+    def unfitted(self, warping: Warping) -> Surrogate:
         """The surrogate before a fit: the priors' modes, and the warped values' mean and scale."""
         offset, scale = standardization(warping(self.told), self.weight, self.domain.like)
         units: dict[str, Any] = {"offset": offset, "scale": scale or 1.0, "warping": warping}
@@ -149,7 +149,7 @@ class _Search:
             every = torch.randperm(len(rows), generator=generator)[:MANY_ANSWERS].sort().values
             rows, steps = every[::2], FEW_ITERATIONS  # half of them suffice to choose a warping
         good = better_half(self.told, self.weight)[rows]
-        model = self.before(warpings.first)
+        model = self.unfitted(warpings.first)
         best = found = self._fit(model, rows, steps)
         highest = self._predicted(model, rows, good, found)
         exact = found is None or not self._has_noise(model, found)
@@ -157,7 +157,7 @@ class _Search:
         gain = LEAST_GAIN_IF_EXACT if exact else LEAST_GAIN
         compared += [(warping, gain) for warping in warpings.others]
         for warping, gain in compared:
-            own = self.before(warping)
+            own = self.unfitted(warping)
             found = self._fit(own, rows, steps, found)  # from the optimum of the one before
             score = self._predicted(own, rows, good, found) - gain
             if score > highest:
@@ -211,7 +211,7 @@ class _Search:
         if self.exact:
             noise_var = torch.full_like(y, self.plain.noise_var)
         known = None if bool(noise_var.isnan().any()) else noise_var[rows].numpy()
-        scales, noises = self.priors[0].mode, self.begin
+        scales, noises = self.priors[0].mode, self.start_noises
         if begin is not None:
             scales, noises = begin.lengthscale, (begin.noise_var or self.plain.noise_var,)
         least = LEAST_NOISE * exact_noise(self.domain.like)
