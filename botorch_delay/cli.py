@@ -485,7 +485,3 @@ def _plot(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:
 
 def _print(arguments: argparse.Namespace, data: object, text: str) -> None:
     print(json.dumps(data, indent=2) if arguments.json else _CONTROL.sub("?", text))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
