@@ -83,7 +83,7 @@ class Seeded(TorchFunctionMode):
 
 
 @contextmanager
-def as_usual(*, many_threads: bool) -> Iterator[None]:
+def torch_settings(*, many_threads: bool) -> Iterator[None]:
     """The PyTorch settings with which this package computes, in this thread, whatever callers set.
 
     Tensors are made on the CPU unless a device is named, inference mode is off, so that they can

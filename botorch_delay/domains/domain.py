@@ -101,12 +101,12 @@ class Domain(ABC):
         like: a tensor with ``d`` columns, of the domain's dtype and device.
         count: the number of points of a finite set; None on a box.
         encoding: how a learned kernel sees points.
-        pays_for_threads: whether an ask is large enough for several threads of the CPU to help.
+        uses_threads: whether an ask is large enough for several CPU threads to help.
     """
 
     count: int | None
     encoding: Encoding
-    pays_for_threads: bool = False
+    uses_threads: bool = False
 
     def __init__(
         self,

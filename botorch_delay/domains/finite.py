@@ -54,7 +54,7 @@ class FiniteDomain(Domain):
         self.check_logarithms(points, "points")
         self.points = points
         self.count: int = len(points)
-        self.pays_for_threads = self.count > MOST_ON_ONE_THREAD
+        self.uses_threads = self.count > MOST_ON_ONE_THREAD
         self.cat_dims = self._check_columns(cat_dims, "cat_dims")
         self.encoding = self._encode({dim: self.allowed(dim) for dim in self.cat_dims})
 

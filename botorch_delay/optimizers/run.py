@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.domains.devices import as_usual
+from botorch_delay.domains.devices import torch_settings
 from botorch_delay.domains.domain import Domain
 from botorch_delay.exceptions import StorageError
 from botorch_delay.gp.factor import warned
@@ -117,7 +117,7 @@ def exclusive(method: F) -> F:
 
     @functools.wraps(method)
     def alone(self: Any, *arguments: Any, **options: Any) -> Any:
-        with self._lock.held, as_usual(many_threads=self._domain.pays_for_threads):
+        with self._lock.held, torch_settings(many_threads=self._domain.uses_threads):
             before = warned.set(self._lock.warned)
             try:
                 return method(self, *arguments, **options)
@@ -147,11 +147,11 @@ class Run:
         """Make constructors compute under the same PyTorch settings as calls."""
         super().__init_subclass__(**options)
         if "__init__" in vars(cls):
-            usual = as_usual(many_threads=True)
+            usual = torch_settings(many_threads=True)
             cls.__init__ = usual(cls.__init__)  # type: ignore[method-assign]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        with as_usual(many_threads=True):  # tensors made in inference mode could not be changed
+        with torch_settings(many_threads=True):  # tensors of inference mode could not be changed
             reduced = self.__reduce_ex__(4)
             return copy._reconstruct(self, memo, *reduced)  # type: ignore[attr-defined]
 
