@@ -248,11 +248,7 @@ def _add_study_commands(add: Callable[..., _Parser]) -> None:
     note = on_study("note", _note, "add a line of text, which show prints")
     note.add_argument("text", nargs="+", help="the line")
     on_study("finish", _finish, "end the study: nothing is asked any more")
-    _add_file_commands(on_study)
 
-
-def _add_file_commands(on_study: Callable[..., _Parser]) -> None:
-    """Add the commands that read or write a second file besides the study's."""
     text = "write every trial and attached result to a CSV file"
     export = on_study("export", _export, text, edits=False)
     text = "hand in the results of a CSV file: a column for each parameter and one for the value"
