@@ -223,6 +223,12 @@ class BoxDomain(Domain):
         """The inverse of :meth:`from_unit` in columns without a list: ``n x d``."""
         return self._unit(X)
 
+    def moved_inwards(self, X: Tensor, margin: float) -> Tensor:
+        moved = self.from_unit(margin + (1.0 - 2.0 * margin) * self.to_unit(X))
+        for dim in self.lists:
+            moved[:, dim] = X[:, dim]
+        return moved.where(self.holds(moved).unsqueeze(1), X)
+
     def contains(self, X: Tensor) -> Tensor:
         validation.rows(X, "X", self.bounds)
         return self.holds(X)

@@ -241,6 +241,14 @@ class Domain(ABC):
     def nearest(self, X: Tensor) -> Tensor:
         """The point of the domain that is nearest to each of ``X``: ``n x d``."""
 
+    def moved_inwards(self, X: Tensor, margin: float) -> Tensor:
+        """Points, ``n x d``, with each interval squeezed so that ``margin`` is free at both ends.
+
+        The margin is a share of the interval (in the logarithm for ``log_dims``). Values of lists
+        stay as they are, and so do points that would no longer be feasible.
+        """
+        return X
+
     def warn_rounded(self, X: Tensor) -> None:
         """Warn of results at points outside of it, ``n x d``, that rounding alone keeps outside.
 

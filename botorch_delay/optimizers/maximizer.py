@@ -25,7 +25,7 @@ from botorch_delay.domains.devices import generator_for, moved, sent_rows
 from botorch_delay.elimination.active_set import ActiveSet
 from botorch_delay.elimination.box_active_set import quasi_random, spread_points
 from botorch_delay.exceptions import EmptyDomainError, InputError, InputTypeError, NumericsError
-from botorch_delay.gp.surrogate import MANY_ANSWERS, Surrogate
+from botorch_delay.gp.surrogate import MANY_ANSWERS, MIN_ANSWERS_TO_FIT, Surrogate
 from botorch_delay.history.point_status import REPEATS, Feasibility
 from botorch_delay.history.trials import Attached, Ledger, Trial
 from botorch_delay.optimizers.config import AcquisitionConfig, BPEConfig
@@ -38,6 +38,8 @@ PointTest = Callable[[Tensor], Tensor]  # n x d to bool n
 
 # Points spread over a box that are scored to choose where climbs begin.
 BOX_POOL = 2048
+# The share of a column at each of its ends that is left out before the first fit.
+MARGIN = 0.1
 MOST_BATCHES = 64  # batches of BOX_POOL points to try before giving up on one that may be asked
 # Climbs per ask: the most up to this many answered points, then fewer in inverse proportion.
 MOST_CLIMBS, ANSWERS_FOR_MOST, FEWEST_CLIMBS = 64, 100, 8
@@ -289,7 +291,9 @@ class Maximizer:
         """The next candidate in a random order, asked ones last; a row or a point, ``d``.
 
         Before the first fit a rule would ask the corners, far from each other and rarely good. Any
-        few hundred candidates of a box cover it evenly (benchmarks/REPORT.md, "Many workers").
+        few hundred candidates of a box cover it evenly (benchmarks/REPORT.md, "Many workers"). Of
+        them the middle is asked, without a margin, until answers are known and all equal: values
+        near the ends of intervals are seldom good, and often extreme.
         """
         pool = self.model.candidates
         if self._order is None:
@@ -305,7 +309,12 @@ class Maximizer:
         turn = (self._order - len(self._ledger)) % len(pool) + len(pool) * self._taken
         _, allowed = self._allowed(active)
         row = int(turn.masked_fill(~allowed, 2 * len(pool)).argmin())
-        return row if self.model.finite else pool[row]
+        if self.model.finite:
+            return row
+        x, all_equal = pool[row : row + 1], self.model.answers.size >= MIN_ANSWERS_TO_FIT
+        if not all_equal and self._cut is None:
+            x = self._domain.moved_inwards(x, MARGIN)
+        return x.squeeze(0)
 
     def _allowed(
         self, active: ActiveSet | None, avoided: Sequence[int] = ()

@@ -28,6 +28,19 @@ def test_points_of_the_unit_cube_respect_bounds_lists_and_logarithms():
     outside = X[:1].clone()
     outside[0, 1] = 17.0
     assert not bool(domain.contains(outside)[0])
+
+
+def test_points_moved_inwards_leave_a_margin_in_columns_without_a_list():
+    domain = box(discrete_dims={1: [256, 16, 32]}, cat_dims={2: [0, 2]}, log_dims=[0])
+    X = domain.from_unit(torch.tensor([[0.0] * 4, [1.0] * 4, [0.5] * 4], dtype=torch.double))
+    moved = domain.moved_inwards(X, 0.1)
+    expected = [[10**-4.6, -0.8], [10**-1.4, 0.8], [1e-3, 0.0]]
+    torch.testing.assert_close(moved[:, [0, 3]], torch.tensor(expected, dtype=torch.double))
+    assert torch.equal(moved[:, 1:3], X[:, 1:3])
+    edge = box(constraints=[(torch.tensor([3]), torch.ones(1).double(), 0.9)])  # x3 >= 0.9
+    assert torch.equal(edge.moved_inwards(X[1:2], 0.1), X[1:2])
+    points = FiniteDomain(scattered(5))
+    assert torch.equal(points.moved_inwards(points.points, 0.1), points.points)
     assert domain.find(X[:3]).tolist() == [-1, -1, -1]
 
 
