@@ -166,7 +166,8 @@ class Feasibility(TrialObserver):
         """Whether enough answers repeat a point, and none differs or has a known noise variance.
 
         Unlike :meth:`repeats_agree`, this counts only trials, each once it is answered, and does
-        not ask for a share of them.
+        not ask for a share of them. Repeats of a value that another point has as well do not
+        count: an accuracy may be 1 everywhere near the best, whatever the noise below.
         """
         answered = [
             [trial for trial in trials if trial.state is TrialState.COMPLETED]
@@ -174,7 +175,9 @@ class Feasibility(TrialObserver):
         ]
         if self._differing or any(trial.noise_var for trials in answered for trial in trials):
             return False
-        return sum(max(len(trials) - 1, 0) for trials in answered) >= REPEATS
+        points: Counter[float | None] = Counter(self._first.values())
+        alone = [trials for trials in answered if trials and points[trials[0].value] == 1]
+        return sum(len(trials) - 1 for trials in alone) >= REPEATS
 
     def _add_tries(self, key: int, more: int) -> None:
         self._tried += more

@@ -41,7 +41,6 @@ from botorch_delay.optimizers.recommendation import (
     Replicates,
     replicates,
 )
-from botorch_delay.optimizers.rule_model import failing_places
 from botorch_delay.optimizers.run import Run, exclusive
 
 if TYPE_CHECKING:
@@ -194,19 +193,18 @@ class ReadableRun(Run, ABC):
     ) -> tuple[int, Tensor | None]:
         """The candidate with the best worst end, and an untried point that is better, if any.
 
-        Untried points, ``d``, are searched on boxes with learned noise, if ``beyond``.
+        Untried points, ``d``, are searched on boxes with learned noise, if ``beyond``, unless a
+        point has failed: an untried one may fail as well, and is better by little.
         """
         surrogate = judged.surrogate
         posterior, half = judged.intervals(candidates)
         safest = posterior.mean - half if surrogate.learned else posterior.mean
         at = int(safest.argmax())
         noisy = surrogate.learned and surrogate.scaled and not surrogate.is_exact
-        if not (noisy and beyond) or self._domain.is_discrete:
+        if not (noisy and beyond) or self._domain.is_discrete or self._feasibility.fruitless():
             return at, None
-        fails = failing_places(surrogate, self._feasibility, judged.data.X)
         draws = generator_for(self._config.seed, self._ledger.answer_count)
-        search = self._domain, draws, fails
-        safer = judged.safest_nearby(candidates, safest, half, *search)
+        safer = judged.safest_nearby(candidates, safest, half, self._domain, draws)
         if safer is None:
             return at, None
         # Beside a cliff the fitted kernel may promise what others that explain the answers do not.

@@ -189,28 +189,20 @@ class Judgement:
         half: Tensor,
         domain: Domain,
         generator: torch.Generator,
-        fails: Callable[[Tensor], Tensor] | None,
     ) -> Tensor | None:
         """A point of a box, ``d``, near the best answered ones and with a better lower end.
 
         With noise, a learned kernel knows f between answered points as well as at them. Climbs of
         the lower end start at and around the best of ``answered`` (``n x d``, whose intervals have
-        ends ``lower`` and half-widths ``half``, ``n``), and avoid places where ``fails`` (``n x d``
-        to bool ``n``) holds. None if they find no such point.
+        ends ``lower`` and half-widths ``half``, ``n``). None if they find no such point.
         """
         leaders = answered[lower.topk(min(LEADERS, len(lower))).indices]
         starts = torch.cat([leaders, nearby(domain, leaders, AROUND, LOCAL_REACH, generator)])
-        inside = None if fails is None else lambda X: ~fails(X)
-        starts = starts if inside is None else starts[inside(starts)]
-        if not len(starts):
-            return None
         model = Posterior(self.surrogate.covar_module, self.smooth_data)
         climb = BoundClimb(
             self.surrogate, model, model, -self.width.multiplier, starts, capped=False
         )
-        X, _ = maximize(
-            climb, domain, starts, generator=generator, inside=inside, reach=LOCAL_REACH
-        )
+        X, _ = maximize(climb, domain, starts, generator=generator, reach=LOCAL_REACH)
         X = domain.columns.rounded(X)
         posterior, wide = self.intervals(X)
         found = posterior.mean - wide

@@ -377,6 +377,20 @@ def where_trials_fail(opt):
     return failing_places(model.surrogate, model.feasibility, model.answers.anywhere.data.X)
 
 
+def test_once_a_point_has_failed_only_tried_ones_are_recommended():
+    generator = torch.Generator().manual_seed(0)
+    opt = bd.BPEDelayOptimizer(bd.BoxDomain(BOX), 60, seed=0)
+    noise = 0.05 * torch.randn(58, generator=generator, dtype=torch.double)
+    running, *trials = opt.ask(59)
+    for trial, e in zip(trials, noise.tolist(), strict=True):
+        opt.tell(trial, -float((trial.x - 0.7).square().sum()) + e)
+    assert opt.recommend().count == 0
+    opt.mark_failed(running)
+    found = opt.recommend()
+    assert found.count >= 1
+    assert torch.equal(found.x, opt.recommend(tried=True).x)
+
+
 def test_one_failure_among_answers_is_an_accident():
     opt = bd.BPEDelayOptimizer(bd.BoxDomain(BOX), 60, seed=0)
     X = torch.tensor([[0.1, 0.1], [0.9, 0.1], [0.1, 0.9]], dtype=torch.double)

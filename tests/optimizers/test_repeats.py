@@ -290,6 +290,18 @@ def test_before_repeats_agree_the_interval_says_that_noise_was_not_ruled_out():
     assert "repeats" not in exact.recommend().interval
 
 
+def test_repeats_of_a_value_that_other_points_share_say_nothing_of_noise():
+    # An accuracy from few samples is 1 everywhere near the best.
+    opt = bd.BPEDelayOptimizer(bd.FiniteDomain(POINTS[:4]), 20)
+    for _ in range(14):
+        trial = opt.ask()
+        opt.tell(trial, min(1.0, 0.5 + float(trial.index)))
+    assert repeats(opt) >= REPEATS
+    assert len({t.index for t in opt.trials if t.value == 1.0}) > 1
+    assert not opt._feasibility.answers_agree()
+    assert "answer itself" not in opt.recommend().interval
+
+
 def test_answers_whose_noise_is_known_are_not_taken_for_exact():
     opt = bd.BPEDelayOptimizer(bd.FiniteDomain(POINTS[:4]), 20)
     for _ in range(12):
