@@ -147,7 +147,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND")
 
     def add(name: str, command: Command, text: str) -> _Parser:
-        added = commands.add_parser(name, help=text, description=text)
+        added = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
         added.set_defaults(command=command)
         return added
 
@@ -201,7 +201,8 @@ def _add_study_commands(add: Callable[..., _Parser]) -> None:
         return of_study(name, partial(_on_study, action, edits), text)
 
     init = of_study("init", _init, "start a study in a new file")
-    init.add_argument("--space", type=Path, required=True, help="a TOML file: parameters or arms")
+    text = "a TOML file of parameters or arms; a line: parameters.rate = {low = 0.0, high = 5.0}"
+    init.add_argument("--space", type=Path, required=True, help=text)
     init.add_argument("--horizon", type=int, required=True, help="how many trials are planned")
     text = "small results are good (default: large ones)"
     init.add_argument("--minimize", action="store_true", help=text)
@@ -221,15 +222,15 @@ def _add_study_commands(add: Callable[..., _Parser]) -> None:
     for settle in (tell, fail, abandon, correct):
         settle.add_argument("id", type=_id, help="the trial's id, as ask printed it")
     tell.add_argument("value", type=_result, help="its result")
-    tell.add_argument(
-        "--noise-var", type=float, help="noise variance of the result (error bar squared), if known"
-    )
     text = 'the right result; "none" if there is none'
     correct.add_argument("value", type=_result_or_none, help=text)
 
     attach = on_study("attach", _attach, "hand in a result that no trial asked for")
     attach.add_argument("value", type=_result, help="the result")
     attach.add_argument("settings", nargs="+", metavar="NAME=VALUE", help="each parameter once")
+    for told in (tell, attach):
+        text = "noise variance of the result (error bar squared), if known"
+        told.add_argument("--noise-var", type=float, help=text)
 
     detach = on_study("detach", _detach, "take back a result that was attached")
     detach.add_argument("id", type=_id, help="the id of the attached result, as attach printed it")
@@ -410,7 +411,7 @@ def _attach(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:
     from botorch_delay.results import params_of
 
     settings = params_of(opt.domain, arguments.settings)
-    opt.attach(settings, arguments.value)
+    opt.attach(settings, arguments.value, arguments.noise_var)
     result, count = opt.attached[-1], len(opt.attached)
     told = f"{arguments.value:.12g} at {opt.domain.words(result.x)} ({count} attached in all)"
     return {"id": result.id, "attached": count}, f"attached result {result.id}: {told}"
@@ -469,13 +470,21 @@ def _export(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:
 
 
 def _plot(arguments: argparse.Namespace, opt: Any, study: Any) -> Output:
+    from botorch_delay.exceptions import InputError
     from botorch_delay.plotting import plot_summary
     from botorch_delay.plotting.axes import check_picture, pyplot
 
     picture = arguments.picture or arguments.study.with_suffix(".png")
     check_picture(picture)
+    drawn_by = "botorch-delay plot"
+    foreign = picture.exists() and drawn_by.encode() not in picture.read_bytes()
+    if foreign and arguments.picture is None:
+        raise InputError(
+            f"{picture} exists and was not drawn by this command; it was left as it is. Name the "
+            f"picture: botorch-delay plot {shlex.quote(str(arguments.study))} PICTURE.png"
+        )
     pyplot().switch_backend("Agg")  # no screen is needed
-    plot_summary(opt).savefig(picture, dpi=110)
+    plot_summary(opt).savefig(picture, dpi=110, metadata={"Software": drawn_by})
     return {"picture": str(picture)}, f"{picture}: the results so far"
 
 

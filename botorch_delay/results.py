@@ -149,7 +149,9 @@ def import_results(optimizer: Optimizer, path: Path) -> tuple[int, int, int]:
         warn(said, UserWarning)
     if found.attached:
         rows = found.attached
-        optimizer.attach([row.params for row in rows], [row.value for row in rows])
+        noises = [math.nan if row.noise_var is None else row.noise_var for row in rows]
+        known = None if all(map(math.isnan, noises)) else noises
+        optimizer.attach([row.params for row in rows], [row.value for row in rows], known)
     for number, row in found.told.items():
         optimizer.tell(number, row.value, row.noise_var)
     return len(found.told), len(found.attached), found.known
@@ -182,8 +184,7 @@ class _Row(NamedTuple):
         trial: the trial whose number the row has, if any.
         same: whether it has that trial's settings, too.
         answers: whether it is the running trial's answer, and not another result.
-        noise_var: of an answer, if given.
-        unused: whether a noise variance is given and cannot be used.
+        noise_var: the noise variance, if given.
         told_at: when the result was told, as the row says; None if it does not.
     """
 
@@ -195,7 +196,6 @@ class _Row(NamedTuple):
     same: bool
     answers: bool
     noise_var: float | None
-    unused: bool
     told_at: datetime | None
 
 
@@ -234,11 +234,6 @@ def _read_results(optimizer: Optimizer, path: Path) -> _Results:
         raise InputError(f"{path}, nothing was taken. {_listed(wrong, ' ')}")
     if empty:
         warnings.append(f"Lines without a value were left out: {_listed(empty, ', ')}.")
-    if unused := [row.line for row in new if row.unused]:
-        warnings.append(
-            "Attached results have no noise_var of their own, so that of these lines was not used: "
-            f"{_listed(unused, ', ')}."
-        )
     return _Results(told, new, known, lines, empty, warnings)
 
 
@@ -270,11 +265,12 @@ def _read_row(
     was_open = not told_at and state not in ("attached", "failed", "abandoned")
     answers = trial is not None and trial.state is TrialState.RUNNING and was_open
     noise_var = None
-    if noise and answers and same and not optimizer.exact:
+    if noise:
+        if optimizer.exact:
+            raise InputError("evaluations are exact; leave out noise_var.")
         noise_var = read_number(noise, "noise_var", comma=comma)
         noise_var = validation.noise_variance(noise_var, "noise_var", domain.like)
-    unused = bool(noise) and noise_var is None
-    known = trial, same, answers, noise_var, unused, _as_time(told_at)
+    known = trial, same, answers, noise_var, _as_time(told_at)
     return _Row(line, params, x, value, *known)
 
 

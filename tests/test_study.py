@@ -249,6 +249,18 @@ def test_settings_outside_of_a_box_and_combinations_are_warned_of():
     bd.RandomOptimizer(arms).attach(torch.ones(2, dtype=torch.double), 1.0)  # tensors: no warning
 
 
+def test_plot_leaves_pictures_of_others_as_they_are(study, tmp_path):
+    study("attach", "study.db", -0.5, "temperature=20", "dose=10", "--noise-var", 0.01)
+    picture = tmp_path / "study.png"
+    picture.write_bytes(b"my own")
+    code, _, err = study("plot", "study.db")
+    assert (code, len(err)) == (2, 1)
+    assert "study.png exists and was not drawn by this command" in err[0]
+    assert picture.read_bytes() == b"my own"
+    assert study("plot", "study.db", "study.png")[0] == 0  # named: it is meant
+    assert study("plot", "study.db")[0] == 0  # its own
+
+
 def test_plot_draws_a_page(study, tmp_path):
     code, _, err = study("plot", "study.db")
     assert (code, len(err)) == (2, 1)
@@ -672,6 +684,7 @@ def test_bad_arms_give_one_line(command, tmp_path):
         (("attach", "study.db", 1.0, "temperature=20", "dose=0,1"), "such as 0.1; got 0,1"),
         (("tell", "study.db", 0, 0.5, "--noise-var", "-1"), "above 0"),
         (("tell", "study.db", 0, 0.5, "--noise-var", "x"), "expected a number, got 'x'"),
+        (("tell", "study.db", 0, 0.5, "--noise", "0.1"), "unrecognized arguments: --noise"),
         (("tell", "study.db", 0, "-inf"), "finite"),
         (("attach", "study.db", 1.0, "temperature=20"), "['dose'] missing"),
         (("attach", "study.db", 1.0, "temperature=20", "dose=x"), "dose must be a number"),
@@ -973,12 +986,12 @@ def test_a_row_that_may_be_meant_as_a_correction_is_warned_of(tmp_path):
     rows = list(csv.DictReader(path.read_text().splitlines()))
     rows[0]["value"], rows[1]["value"] = "1.5", "7"
     path.write_text("\n".join([",".join(rows[0]), *(",".join(row.values()) for row in rows)]))
-    with pytest.warns(UserWarning, match="result|noise_var") as caught:
+    with pytest.warns(UserWarning, match="result") as caught:
         assert import_results(opt, path) == (0, 2, 0)
     said = [str(each.message) for each in caught]
     assert said[0].startswith("line 2: trial 0 has 1.25 already, so 1.5 counts as another result")
     assert said[1].startswith("line 3: trial 1 failed, so 7.0 counts as another result")
-    assert said[2].endswith("so that of these lines was not used: 2.")
+    assert [result.noise_var for result in opt.attached] == [0.5, None]
     assert import_results(opt, path) == (0, 0, 2)  # once is enough
 
 
@@ -995,11 +1008,26 @@ def test_an_abandoned_trial_takes_a_late_answer_by_tell(tmp_path):
         assert import_results(opt, path) == (0, 1, 0)
 
 
-def test_noise_variances_that_are_not_used_stop_no_import(tmp_path):
-    opt = bd.RandomOptimizer(bd.Space(dose=bd.Float(0, 1)))
+@pytest.mark.parametrize(
+    ("exact", "message"),
+    [
+        (False, "line 2: noise_var must be above 0"),
+        (True, "line 2: evaluations are exact; leave out noise_var"),
+    ],
+)
+def test_noise_variances_that_cannot_be_used_stop_the_import(tmp_path, exact, message):
+    opt = bd.BPEDelayOptimizer(bd.Space(dose=bd.Float(0, 1)), horizon=9, exact=exact)
     (tmp_path / "in.csv").write_text("dose,value,noise_var\n0.25,1.0,0\n0.5,2.0,NA\n")
-    with pytest.warns(UserWarning, match=r"of these lines was not used: 2\."):
-        assert import_results(opt, tmp_path / "in.csv") == (0, 2, 0)
+    with pytest.raises(InputError, match=message):
+        import_results(opt, tmp_path / "in.csv")
+    assert opt.attached == []
+
+
+def test_a_comma_in_a_quoted_column_name_is_no_separator(tmp_path):
+    opt = bd.RandomOptimizer(bd.Space({"dose, mg": bd.Float(0, 1)}))
+    (tmp_path / "in.csv").write_text('"dose, mg";value\n0,5;1,25\n')
+    assert import_results(opt, tmp_path / "in.csv") == (0, 1, 0)
+    assert [(result.x.item(), result.value) for result in opt.attached] == [(0.5, 1.25)]
 
 
 def test_a_row_that_someone_has_typed_is_not_overwritten(tmp_path):

@@ -378,7 +378,8 @@ class Choice(Parameter):
                 validation.real(value, "each of values")
         first: dict[Any, Any] = {}
         for value in values:
-            if (key := key_of(value)) in first:
+            # Ordered numbers become floats, in which large whole numbers may be equal.
+            if (key := float(value) if self._numeric else key_of(value)) in first:
                 raise InputError(f"values must differ; {first[key]!r} and {value!r} are equal.")
             first[key] = value
             if not is_kept_by_files(value):

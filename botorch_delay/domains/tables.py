@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,7 +44,8 @@ def read_table(file: Path) -> Table:
     is the comma, numbers may have decimal commas.
     """
     text = read_text(file)
-    separator = max(",;\t", key=text.partition("\n")[0].count)
+    unquoted = re.sub(r'"[^"]*"', "", text.partition("\n")[0])
+    separator = max(",;\t", key=unquoted.count)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
     try:
         rows = [(reader.line_num, row) for row in reader if any(map(str.strip, row))]

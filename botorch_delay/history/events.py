@@ -8,7 +8,7 @@ same state in this process, in one that loads a file, and in several that share 
 | asked | a trial was asked | ``x``, ``point`` (row of a set), ``round``, ``slot``; see below |
 | completed, failed, abandoned | what became of a trial | ``noise_var``, ``reason`` |
 | corrected | a trial's value was replaced, or it failed after all | ``reason`` |
-| attached | a result came from elsewhere | ``x``, ``point`` |
+| attached | a result came from elsewhere | ``x``, ``point``, ``noise_var`` if known |
 | detached | an attached result was withdrawn | its ``id``, ``reason`` |
 | extended | more asks were planned | ``horizon`` |
 | finished | the run was ended | |

@@ -177,6 +177,7 @@ class Attached(_Placed):
         x: its point, shape ``d``, which need not lie in the domain; a copy each time.
         index: its row in a finite domain, or None.
         value: the result, in the user's units and sign.
+        noise_var: the known noise variance of the result, or None.
         id: counted from 0, those that were detached included.
         told_at: when it was attached, in seconds since the epoch.
         told_step: how many asks had been made by then, in steps.
@@ -188,12 +189,12 @@ class Attached(_Placed):
     device: torch.device  # of ``x``
     index: int | None
     value: float
+    noise_var: float | None = None
     id: int = 0
     told_at: float = 0.0
     told_step: int = 0
     detached_at: float | None = None
     reason: str = ""
-    noise_var: None = None  # not known
 
 
 @dataclass(frozen=True)
@@ -357,9 +358,9 @@ class Ledger:
         """Append a result obtained elsewhere."""
         assert event.value is not None
         x = torch.tensor(event.data["x"], dtype=domain.like.dtype)
-        number = len(self.attached) + len(self.detached)
-        place = x, domain.device, event.data["point"]
-        self.attached.append(Attached(*place, event.value, number, event.time, len(self.trials)))
+        number, noise_var = len(self.attached) + len(self.detached), event.data.get("noise_var")
+        told = x, domain.device, event.data["point"], event.value, noise_var
+        self.attached.append(Attached(*told, number, event.time, len(self.trials)))
         self._events.append(event)
         bisect.insort(self.values, event.value)
         return self.attached[-1]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.domains.domain import Points
-from botorch_delay.domains.values import Series, have_same_index
+from botorch_delay.domains.values import Series, have_same_index, is_number
 from botorch_delay.exceptions import (
     BotorchDelayError,
     FewerTrialsWarning,
@@ -34,6 +34,7 @@ from botorch_delay.history.trials import (
 from botorch_delay.optimizers.reading import ReadableRun
 from botorch_delay.optimizers.run import exclusive
 
+Numbers = float | Tensor | np.ndarray | Sequence[float] | Series  # of one point, or of each
 ALIKE = 1e-6  # exact answers that differ by less, as a share of the range of values, are alike
 MAX_REASON = 10_000  # characters; the rest is cut, since files keep all reasons
 
@@ -146,13 +147,8 @@ class Optimizer(ReadableRun):
                 f"Trial {found.id} was marked failed; if it has not, call correct({found.id}, "
                 "value); a later evaluation of its point is handed over with attach(x, y)."
             )
-        value, data = validation.answer(y, self._domain.like), {}
-        if noise_var is not None:
-            if self.exact:
-                raise InputError("Evaluations are exact, without noise; leave out noise_var.")
-            like = self._domain.like
-            data["noise_var"] = validation.noise_variance(noise_var, "noise_var", like)
-        self._settle(found, "completed", value, data)
+        value = validation.answer(y, self._domain.like)
+        self._settle(found, "completed", value, self._known_noise(noise_var))
 
     @exclusive
     def correct(self, trial: Trial | int, value: float | Tensor | None, reason: str = "") -> None:
@@ -219,7 +215,7 @@ class Optimizer(ReadableRun):
         self._settle(self._running(trial, "abandoned"), "abandoned", None, _said(reason))
 
     @exclusive
-    def attach(self, x: Points, y: float | Tensor | np.ndarray | Sequence[float] | Series) -> None:
+    def attach(self, x: Points, y: Numbers, noise_var: Numbers | None = None) -> None:
         """Add results obtained elsewhere: used wherever all data are, not counted in the horizon.
 
         Each counts as a separate evaluation with its own noise. Where a guarantee rests on them
@@ -233,29 +229,36 @@ class Optimizer(ReadableRun):
                 outside their intervals and between their steps, but an Int must be whole.
             y: a number for one point, else ``n`` or ``n x 1``, a list or a ``pandas.Series``, in
                 the order of the points.
+            noise_var: the noise variance of each, if known, as in :meth:`tell`: a number for one
+                point or for all, or as ``y``, with NaN where unknown.
 
         Raises:
             InputError: if shapes, types, names or indices do not fit, a number is not finite, or
-                one is not above 0 where its logarithm is modelled; nothing is added then.
+                one is not above 0 where it must be; or if ``noise_var`` is given with
+                ``exact=True``. Nothing is added then.
         """
-        if not have_same_index(x, y):
-            raise InputError(
-                "x and y must have the same index, in the same order; pass y.loc[x.index], or "
-                "y.to_numpy() to pair them row by row."
-            )
+        for name, column in (("y", y), ("noise_var", noise_var)):
+            if not have_same_index(x, column):
+                raise InputError(
+                    f"x and {name} must have the same index, in the same order; pass "
+                    f"{name}.loc[x.index], or {name}.to_numpy() to pair them row by row."
+                )
         by_name = not isinstance(x, Tensor | np.ndarray)
         x = self._domain.points_of(x, "x")
         single = x.dim() == 1
         X = self._domain.check_points(x.unsqueeze(0) if single else x, "x")
-        hint = "Leave out a result without a usable value."
+        hint, count = "Leave out a result without a usable value.", None if single else len(X)
         numbers = [
             validation.answer(value, X, "y" if single else f"y[{row}]", hint=hint)
-            for row, value in enumerate(_listed(y, None if single else len(X)))
+            for row, value in enumerate(_listed(y, count, "y"))
         ]
+        for_all = noise_var is None or is_number(noise_var)
+        variances = [noise_var] * len(X) if for_all else _listed(noise_var, count, "noise_var")
+        noises = [self._known_noise(None if var != var else var) for var in variances]
         found = self._domain.find(X)
         rows, known = found.tolist(), len(self._ledger.values)
-        for point, row, value in zip(X.tolist(), rows, numbers, strict=True):
-            self._happen("attached", value, {"x": point, "point": None if row < 0 else row})
+        for point, row, value, noise in zip(X.tolist(), rows, numbers, noises, strict=True):
+            self._happen("attached", value, {"x": point, "point": None if row < 0 else row} | noise)
         if by_name:  # perhaps mistyped
             for point in X:
                 self._domain.warn_outside(point)
@@ -271,6 +274,14 @@ class Optimizer(ReadableRun):
                 "evaluation once, and take a repeated one back with detach(id).",
                 RepeatedResultWarning,
             )
+
+    def _known_noise(self, noise_var: Any) -> dict[str, float]:
+        """The noise variance of an answer, if known, as data of its event."""
+        if noise_var is None:
+            return {}
+        if self.exact:
+            raise InputError("Evaluations are exact, without noise; leave out noise_var.")
+        return {"noise_var": validation.noise_variance(noise_var, "noise_var", self._domain.like)}
 
     @exclusive
     def detach(self, result: Attached | int, reason: str = "") -> None:
@@ -424,12 +435,12 @@ def _said(reason: str | BaseException) -> dict[str, str]:
     return {"reason": reason} if reason else {}
 
 
-def _listed(y: Any, count: int | None) -> list[Any]:
+def _listed(y: Any, count: int | None, name: str) -> list[Any]:
     """The values of ``count`` points as a list; with None of one, maybe given as a bare number."""
     if (to_numpy := getattr(y, "to_numpy", None)) is not None:  # a pandas object
         y = to_numpy()
     if isinstance(y, Tensor):
-        validation.tensor(y, "y")
+        validation.tensor(y, name)
     expected = count or 1
     if isinstance(y, np.ndarray | Tensor) and y.ndim:
         y = y.ravel() if y.shape == (expected, 1) else y
@@ -438,11 +449,11 @@ def _listed(y: Any, count: int | None) -> list[Any]:
     if listed and (isinstance(y, list | tuple) or count is not None):
         if len(y) != expected:
             shape = f"{expected} or {expected} x 1"
-            raise InputError(f"y must have shape {shape}, got {len(y)} values.")
+            raise InputError(f"{name} must have shape {shape}, got {len(y)} values.")
         return [*y]
     if count is None:
         return [y]
     raise InputTypeError(
-        f"y must be a list, an array or a tensor of {count} values for {count} points, got "
+        f"{name} must be a list, an array or a tensor of {count} values for {count} points, got "
         f"{type(y).__name__}."
     )

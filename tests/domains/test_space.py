@@ -495,6 +495,7 @@ def test_a_step_may_be_as_long_as_the_range_but_no_longer():
         (lambda: Choice([[1], [1.0]]), InputError, "must differ"),
         (lambda: Choice([None, None]), InputError, "must differ; None and None are equal"),
         (lambda: Choice(["a", True, 1]), InputError, "must differ; True and 1 are equal"),
+        (lambda: Choice([2**53, 2**53 + 1], ordered=True), InputError, "must differ"),
         (lambda: Choice([1, 1.0], ordered=True), InputError, "must differ; 1 and 1.0 are equal"),
         (lambda: Choice([[1], [1]]), InputError, r"must differ; \[1\] and \[1\] are equal"),
         (lambda: Choice([0, 1], ordered=True, log=True), InputError, "needs numbers above 0"),

@@ -143,6 +143,44 @@ def test_feasible_is_given_again_and_another_space_is_refused(tmp_path):
         bd.RandomOptimizer(bd.Space(c=bd.Choice(["a", "c"]))).load_state_dict(state)
 
 
+def test_attached_results_have_noise_variances_of_their_own(tmp_path):
+    rows = [{"layers": 2, "act": "relu", "dose": 10.0}, {"layers": 3, "act": "tanh", "dose": 1.0}]
+    opt = bd.BPEDelayOptimizer(grid(), horizon=9)
+    opt.attach(rows[0], 1.0, 0.04)
+    opt.attach(rows, [1.0, 2.0], 0.25)
+    opt.attach(rows, [1.0, 2.0], np.array([[0.5], [math.nan]]))
+    opt.save(tmp_path / "study.db")
+    for run in (opt, bd.load(tmp_path / "study.db")):
+        assert [r.noise_var for r in run.attached] == [0.04, 0.25, 0.25, 0.5, None]
+    table = [row["noise_var"] for row in opt.table()]
+    assert table == [0.04, 0.25, 0.25, 0.5, None]
+    for wrong, error, message in (
+        ([0.1], InputError, "noise_var must have shape 2 or 2 x 1, got 1 values"),
+        ([0.1, 0.0], InputError, "noise_var must be above 0"),
+        ([0.1, "x"], InputTypeError, "noise_var must be a number"),
+        ("x", InputTypeError, "noise_var must be a list"),
+    ):
+        with pytest.raises(error, match=message):
+            opt.attach(rows, [1.0, 2.0], wrong)
+    assert len(opt.attached) == 5
+    exact = bd.BPEDelayOptimizer(grid(), horizon=9, exact=True)
+    with pytest.raises(InputError, match="exact, without noise; leave out noise_var"):
+        exact.attach(rows[0], 1.0, 0.04)
+
+
+def test_a_result_with_a_small_noise_variance_weighs_more():
+    means = []
+    for noise_var in (1e-4, 1.0):
+        opt = bd.AcquisitionOptimizer(
+            bd.BoxDomain(torch.tensor([[0.0], [1.0]], dtype=torch.double)),
+            covar_module=se(0.3),
+            noise_var=0.1,
+        )
+        opt.attach(torch.tensor([0.5]).double(), 1.0, noise_var)
+        means.append(opt.predict(torch.tensor([[0.5]]).double()).mean.item())
+    assert means == pytest.approx([1.0 / 1.0001, 0.5])
+
+
 def test_many_results_are_attached_at_once():
     rows = [{"layers": 2, "act": "relu", "dose": 10.0}, {"layers": 3, "act": "tanh", "dose": 1.0}]
     opt, expected = bd.RandomOptimizer(grid()), bd.RandomOptimizer(grid())
