@@ -39,6 +39,9 @@ LENGTHSCALE_SPREAD, OPTION_SPREAD = 0.6, math.sqrt(3.0)
 # Prior mode of the options' lengthscales, as a multiple of BoTorch's. Under BoTorch's an untried
 # option is predicted at the mean of all values, and is not asked once the best is far above that.
 OPTION_FACTOR = 4.0
+# BoTorch's prior grows with the number of columns, since distances do. With the options of a choice
+# they do not: of any two points at most two options differ.
+MOST_COUNTED = 8  # options of a choice that count as columns
 NOISE_SPREAD = 1.0  # noise learned by another study (``warm_start``): a factor of 2.7
 # Log-normal prior of the noise variance of standardised values. It reaches from exact evaluations,
 # which BoTorch's own prior and floor of 1e-4 would not trust, to noise as large as the values.
@@ -230,10 +233,11 @@ def priors(domain: Domain, warm_start: Hyperparameters | None) -> tuple[LogNorma
     """Priors of lengthscales and noise; their modes are those of ``warm_start`` if given."""
     options = slice(domain.dim - len(domain.encoding.categories), None)  # the last encoded columns
     if warm_start is None:
-        columns = len(domain.encoding.width)
+        columns = sum(min(len(group), MOST_COUNTED) for group in domain.encoding.groups)
         # The mode of BoTorch's prior, LogNormal(sqrt(2) + log(columns) / 2, sqrt(3)).
         scale = math.exp(math.sqrt(2.0) - 3.0) * math.sqrt(columns)
-        scales, noises = np.full(columns, scale), LogNormal(np.array([NOISE_LOC]), NOISE_SCALE)
+        scales = np.full(len(domain.encoding.width), scale)
+        noises = LogNormal(np.array([NOISE_LOC]), NOISE_SCALE)
         scales[options] *= OPTION_FACTOR
     else:
         scales = np.maximum(warm_start.lengthscale, LENGTHSCALES[0])

@@ -463,3 +463,14 @@ def test_categories_alone_have_main_effects():
     assert len(matern_parts(fitted.covar_module)) == 4
     mean = fitted.posterior(fitted.data(told)).at(points).mean
     assert (mean - y).abs().max() < 0.3
+
+
+def test_options_beyond_eight_do_not_lengthen_the_prior():
+    modes = []
+    for count in (4, 8, 30):
+        bounds = torch.tensor([[0.0, 0.0], [1.0, count - 1.0]], dtype=torch.double)
+        domain = BoxDomain(bounds, cat_dims={1: list(range(count))})
+        lengthscale, _ = module.priors(domain, None)
+        assert len(lengthscale.mode) == 1 + count
+        modes.append(lengthscale.mode[0])
+    assert modes[0] < modes[1] == modes[2]
