@@ -291,30 +291,29 @@ class Maximizer:
         """The next candidate in a random order, asked ones last; a row or a point, ``d``.
 
         Before the first fit a rule would ask the corners, far from each other and rarely good. Any
-        few hundred candidates of a box cover it evenly (benchmarks/REPORT.md, "Many workers"). Of
-        them the middle is asked, without a margin, until answers are known and all equal: values
-        near the ends of intervals are seldom good, and often extreme.
+        few hundred candidates of a box cover it evenly (benchmarks/REPORT.md, "Many workers"). They
+        are moved away from the ends of intervals, where values are seldom good and often extreme,
+        until three answers are known, and are all equal (benchmarks/CHOICES.md, "First asks").
         """
         pool = self.model.candidates
         if self._order is None:
             generator = generator_for(self._config.seed, 0)
             self._order = moved(torch.randperm(len(pool), generator=generator), pool.device)
             self._taken, self._seen = torch.zeros_like(self._order), 0
+            self._inner = self._domain.moved_inwards(pool, MARGIN) if self._cut is None else pool
         asked = [self.model.key(trial) for trial in self._ledger.trials[self._seen :]]
         if self.model.finite:
             self._taken[sent_rows(asked, pool)] = 1
         else:
-            self._taken |= torch.isin(_hashes(pool), _hashes(self.model.points(asked)))
+            for points in (pool, self._inner):
+                self._taken |= torch.isin(_hashes(points), _hashes(self.model.points(asked)))
         self._seen = len(self._ledger)
         turn = (self._order - len(self._ledger)) % len(pool) + len(pool) * self._taken
         _, allowed = self._allowed(active)
         row = int(turn.masked_fill(~allowed, 2 * len(pool)).argmin())
         if self.model.finite:
             return row
-        x, all_equal = pool[row : row + 1], self.model.answers.size >= MIN_ANSWERS_TO_FIT
-        if not all_equal and self._cut is None:
-            x = self._domain.moved_inwards(x, MARGIN)
-        return x.squeeze(0)
+        return (self._inner if self.model.answers.size < MIN_ANSWERS_TO_FIT else pool)[row]
 
     def _allowed(
         self, active: ActiveSet | None, avoided: Sequence[int] = ()
