@@ -22,7 +22,7 @@ from botorch_delay.elimination.rounds import Departure
 from botorch_delay.history.point_status import MAX_FAILURES
 from botorch_delay.history.trials import Attached, Ledger, Trial, TrialObserver, TrialState
 from botorch_delay.optimizers.budget import Budget
-from botorch_delay.optimizers.certificate import ROUNDING, Certificate, is_noisier
+from botorch_delay.optimizers.certificate import Certificate, has_other_noise, is_noisier
 from botorch_delay.optimizers.config import BPEConfig
 from botorch_delay.optimizers.round_sequence import RoundSequence
 
@@ -59,6 +59,7 @@ class Audit(TrialObserver):
         self._rounds, self._budget = rounds, budget
         self._constants = config.confidence.constants if config.proves else None
         self._kernel = config.fixed and copy.deepcopy(config.fixed.covar_module).cpu()
+        self._noise_var = config.fixed.noise_var if config.fixed else math.nan
         self.failed = 0  # failed trials, except one that is the last ask of the run
         self.abandoned = 0  # abandoned design points whose answers the regret bound needs
         self.beyond_bound = 0  # trials that took longer than u_T
@@ -76,10 +77,12 @@ class Audit(TrialObserver):
         if trial.state is TrialState.ABANDONED and self._rounds.needs_all:
             self.abandoned += current is not None and 0 <= trial.slot < current.design_size
         self.beyond_bound += taken > self._longest_wait and not trial.came_back
-        self.own_noise |= self._has_other_noise(trial)
-        constants = self._constants
-        self.noisier |= constants is not None and is_noisier(trial, constants.noise_std)
+        self._note_noise(trial)
         self._note_departures(trial)
+
+    def attached(self, result: Attached) -> None:
+        if self._config.evidence == "all":
+            self._note_noise(result)
 
     def corrected(self, trial: Trial, before: TrialState) -> None:
         answered, step = before is TrialState.COMPLETED, trial.told_step
@@ -147,14 +150,13 @@ class Audit(TrialObserver):
         if not on_arrival and not exact and current.is_given_up(current.slots[trial.slot]):
             found.add(Departure.GIVEN_UP)
         first = not on_arrival or trial.slot < current.design_size
-        if first and current.is_counted(trial) and self._has_other_noise(trial):
+        if first and current.is_counted(trial) and has_other_noise(trial, self._noise_var):
             found.add(Departure.UNEVEN)
 
-    def _has_other_noise(self, trial: Trial) -> bool:
-        """Whether an answer was told with a noise variance other than the surrogate's."""
-        own, surrogate = trial.noise_var, self._config.fixed
-        assert surrogate is not None
-        return own is not None and abs(own / surrogate.noise_var - 1.0) > ROUNDING
+    def _note_noise(self, result: Trial | Attached) -> None:
+        constants = self._constants
+        self.own_noise |= has_other_noise(result, self._noise_var)
+        self.noisier |= constants is not None and is_noisier(result, constants.noise_std)
 
     def test(self) -> dict[str, Any] | None:
         """The smallest RKHS norm consistent with the answers, as event data; None if not due."""
@@ -403,9 +405,7 @@ class Audit(TrialObserver):
                 "may have changed which design points followed; use exploit=None where trials fail"
                 f"{certified}."
             )
-        also = ""
-        if not missing and not refuted:
-            also = certified or f"; {_KEPT}"
+        also = "" if missing or refuted else certified or f"; {_KEPT}"
         wide = f"its round may leave more regret than the bound charges{also}"
         unless = ", if it was not given up because of its value" if also and not budgeted else ""
         reasons = {

@@ -54,7 +54,7 @@ from botorch_delay.exceptions import NotSupportedError
 from botorch_delay.gp.posterior import Data
 from botorch_delay.gp.surrogate import Surrogate
 from botorch_delay.history.answers import Answers
-from botorch_delay.history.trials import Trial
+from botorch_delay.history.trials import Attached, Trial
 
 # Noise variances with a smaller relative difference are equal: one may be in single precision.
 ROUNDING = 1e-6
@@ -207,9 +207,14 @@ def _ellipsoids(
     return found
 
 
-def is_noisier(trial: Trial, noise_std: float) -> bool:
+def is_noisier(result: Trial | Attached, noise_std: float) -> bool:
     """Whether an answer was told with a noise variance above ``noise_std`` squared."""
-    return trial.noise_var is not None and trial.noise_var > noise_std**2 * (1.0 + ROUNDING)
+    return result.noise_var is not None and result.noise_var > noise_std**2 * (1.0 + ROUNDING)
+
+
+def has_other_noise(result: Trial | Attached, noise_var: float) -> bool:
+    """Whether an answer was told with a noise variance other than ``noise_var``."""
+    return result.noise_var is not None and abs(result.noise_var / noise_var - 1.0) > ROUNDING
 
 
 def _assumptions(constants: Constants, noisier: int, trials: Sequence[Trial]) -> tuple[str, ...]:

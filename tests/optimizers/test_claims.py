@@ -847,6 +847,19 @@ def test_answers_told_with_more_noise_say_nothing_of_the_norm():
     assert "1 so far, left out" in str(opt.certificate)
 
 
+@pytest.mark.parametrize("evidence", ["all", "round"])
+def test_noise_of_attached_results_ends_claims_that_rest_on_them(evidence):
+    options = DESIGN | {"evidence": evidence, "confidence": bd.RKHSConfidence(2.0, 1.0)}
+    opt, again = optimizer(**options), optimizer(**options)
+    opt.attach(opt.domain.points[0], 0.1, NOISE)
+    assert not any("noise variance" in line for line in opt.guarantee.missing)
+    opt.attach(opt.domain.points[0], 0.2, 200.0)
+    again.load_state_dict(opt.state_dict())
+    for run in (opt, again):
+        told = [line for line in run.guarantee.missing if "noise variance" in line]
+        assert len(told) == (2 if evidence == "all" else 0)
+
+
 def test_results_attached_again_are_warned_about():
     opt = optimizer(**DESIGN | {"evidence": "all"})
     x = opt.domain.points
