@@ -336,6 +336,22 @@ def with_other_options(domain: Domain, X: Tensor, generator: torch.Generator) ->
     return torch.cat([X, other[domain.holds(other)]])
 
 
+def with_new_options(domain: Domain, x: Tensor, asked: Tensor, dims: Sequence[int]) -> Tensor:
+    """Copies of a point of a box (``d``), each with an option that no row of ``asked`` has.
+
+    Of the columns ``dims`` with categories; ``n x d`` to ``m x d``, where that is allowed.
+    """
+    assert isinstance(domain, BoxDomain)
+    copies = []
+    for dim in dims:
+        options = domain.lists[dim]
+        new = options[~torch.isin(options, asked[:, dim])]
+        copies.append(x.repeat(len(new), 1))
+        copies[-1][:, dim] = new
+    X = torch.cat(copies)
+    return X[domain.holds(X)]
+
+
 def redraw(
     domain: BoxDomain, X: Tensor, generator: torch.Generator, columns: Sequence[int] | None = None
 ) -> Tensor:

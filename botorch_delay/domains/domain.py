@@ -26,6 +26,8 @@ from botorch_delay.exceptions import InputError, InputTypeError, OutsideWarning,
 MAX_LISTED = 8  # most numbers of a column that a message lists
 MOST_COMPARED = 50  # points that are searched for in the domain
 ROUNDING = 1e-9  # largest difference that passes for rounding, as a share of a column's range
+# The multiplier of the hash: odd, with well-mixed bits (2^64 / golden ratio), as a signed int64.
+_MIXING = -0x61C8864680B583EB
 # The forms in which users may pass points, see ``Domain.points_of``.
 Points = Tensor | np.ndarray | Mapping[str, Any] | Sequence[Mapping[str, Any]] | DataFrame
 
@@ -367,6 +369,17 @@ class PointKeys:
     def point(self, key: int) -> Tensor:
         """The point with a key below 0, ``d``, on the CPU."""
         return self.points[-1 - key]
+
+
+def hashes(X: Tensor) -> Tensor:
+    """A hash of each point, ``n x d`` to ``n``; two points may, rarely, have the same one."""
+    bits = (X + 0.0).contiguous()  # turns -0.0 into 0.0, so that both hash alike
+    bits = bits.view(torch.int64 if X.dtype is torch.float64 else torch.int32).long()
+    found = bits.new_zeros(len(X))
+    for column in bits.unbind(dim=1):  # products are modulo 2^64
+        found = (found ^ column) * _MIXING
+        found = found ^ (found >> 29)
+    return found
 
 
 def _check_names(names: Sequence[str] | None, dim: int) -> tuple[str, ...]:

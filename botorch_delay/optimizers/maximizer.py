@@ -18,10 +18,12 @@ from botorch_delay.design.ascent import (
     maximize,
     nearby,
     tie_tolerance,
+    with_new_options,
     with_other_options,
 )
 from botorch_delay.domains.columns import Columns
-from botorch_delay.domains.devices import generator_for, moved, sent_rows
+from botorch_delay.domains.devices import generator_for, moved, sent, sent_rows
+from botorch_delay.domains.domain import hashes
 from botorch_delay.elimination.active_set import ActiveSet
 from botorch_delay.elimination.box_active_set import quasi_random, spread_points
 from botorch_delay.exceptions import EmptyDomainError, InputError, InputTypeError, NumericsError
@@ -63,8 +65,9 @@ ENOUGH = 1e-3
 # it. After OFTEN such asks since an answer came that close to the best one, their number grows like
 # the logarithm of the asks, so that their share vanishes in a long run.
 EXPLORED_EVERY, WORTH_FINDING, OFTEN = 4, 0.1, 16
-# The multiplier of the hash: odd, with well-mixed bits (2^64 / golden ratio), as a signed int64.
-_MIXING = -0x61C8864680B583EB
+# Of a choice with more options, one that was not tried yet comes first in one ask of EXPLORED_EVERY.
+# UCB(2) gives them up once the best answer is 1.4 prior deviations above the mean: after about ten.
+FEW_OPTIONS = 8
 
 
 class Maximizer:
@@ -135,7 +138,8 @@ class Maximizer:
                 return self._first(active)
             if final and not model.seems_exact:
                 return self._most_telling(active)
-            return self._largest(active, new_first=plan_repeats)
+            point = self._new_option(active)
+            return self._largest(active, new_first=plan_repeats) if point is None else point
         except EmptyDomainError as error:
             return self._any_open(error)
 
@@ -146,11 +150,11 @@ class Maximizer:
         """
         if self.model.finite or self._cut is not None or not self._domain.is_countable:
             raise error
-        closed = _hashes(self.model.points(self.model.feasibility.unavailable()))
+        closed = hashes(self.model.points(self.model.feasibility.unavailable()))
         for batch in range(MOST_BATCHES):
             drawn = quasi_random(self._domain, BOX_POOL, self._config.seed, batch)
             X = self._domain.columns.rounded(drawn)
-            free = (~torch.isin(_hashes(X), closed)).nonzero()
+            free = (~torch.isin(hashes(X), closed)).nonzero()
             if len(free):
                 return X[int(free[0])]
         raise error
@@ -181,6 +185,23 @@ class Maximizer:
             name = self.rule.method(model.pending)
             raise NumericsError(f"{name} is -inf at every point that may be asked.")
         return point
+
+    def _new_option(self, active: ActiveSet | None) -> Tensor | None:
+        """A best answered point with an option that was not tried yet, ``d``; None if none is due."""
+        turn, later = divmod(len(self._ledger), EXPLORED_EVERY)
+        categories = self._domain.encoding.categories if self._config.keep_exploring else {}
+        many = [dim for dim, options in categories.items() if len(options) > FEW_OPTIONS]
+        if later or not many or explored_of(turn) == explored_of(turn - 1):
+            return None
+        model = self.model
+        asked = model.points(model.feasibility.tried())
+        may_ask, _ = self._allowed(active)  # neither where trials fail
+        for leader in model.answers.best(LEADERS):
+            X = with_new_options(self._domain, sent(leader, asked), asked, many)
+            X = X if may_ask is None else X[may_ask(X)]
+            if len(X):
+                return X[int(torch.randint(len(X), (1,), generator=model.generator()))]
+        return None
 
     def _most_telling(self, active: ActiveSet | None) -> Tensor:
         """The point of a box, ``d``, with the largest knowledge gradient.
@@ -306,7 +327,7 @@ class Maximizer:
             self._taken[sent_rows(asked, pool)] = 1
         else:
             for points in (pool, self._inner):
-                self._taken |= torch.isin(_hashes(points), _hashes(self.model.points(asked)))
+                self._taken |= torch.isin(hashes(points), hashes(self.model.points(asked)))
         self._seen = len(self._ledger)
         turn = (self._order - len(self._ledger)) % len(pool) + len(pool) * self._taken
         _, allowed = self._allowed(active)
@@ -344,7 +365,7 @@ class Maximizer:
         for keys, left_out in (*stages, (closed, None)):
             if not keys and inside is None and left_out is None and model.pool is None:
                 return None, within
-            taken = _hashes(model.points([key for key in keys if key < 0]))
+            taken = hashes(model.points([key for key in keys if key < 0]))
             out = [] if left_out is None else [left_out]
             if len(taken):
                 out.append(partial(_are_among, taken, self._domain.columns))
@@ -473,16 +494,5 @@ def _none_of(tests: Sequence[PointTest], X: Tensor) -> Tensor:
     return found
 
 
-def _are_among(hashes: Tensor, columns: Columns, X: Tensor) -> Tensor:
-    return torch.isin(_hashes(columns.rounded(X)), hashes)
-
-
-def _hashes(X: Tensor) -> Tensor:
-    """A hash of each point, ``n x d`` to ``n``; a collision merely excludes a candidate."""
-    bits = (X + 0.0).contiguous()  # turns -0.0 into 0.0, so that both hash alike
-    bits = bits.view(torch.int64 if X.dtype is torch.float64 else torch.int32).long()
-    found = bits.new_zeros(len(X))
-    for column in bits.unbind(dim=1):  # products are modulo 2^64
-        found = (found ^ column) * _MIXING
-        found = found ^ (found >> 29)
-    return found
+def _are_among(taken: Tensor, columns: Columns, X: Tensor) -> Tensor:
+    return torch.isin(hashes(columns.rounded(X)), taken)
