@@ -14,7 +14,7 @@ if it stays in the set and gains: no start ever gets worse.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -336,18 +336,26 @@ def with_other_options(domain: Domain, X: Tensor, generator: torch.Generator) ->
     return torch.cat([X, other[domain.holds(other)]])
 
 
-def with_new_options(domain: Domain, x: Tensor, asked: Tensor, dims: Sequence[int]) -> Tensor:
-    """Copies of a point of a box (``d``), each with an option that no row of ``asked`` has.
+def new_options(domain: Domain, asked: Tensor, dims: Sequence[int]) -> dict[int, Tensor]:
+    """The values of categorical columns ``dims`` that no row of ``asked``, ``n x d``, has."""
+    assert isinstance(domain, BoxDomain)
+    unseen = {}
+    for dim in dims:
+        options = domain.lists[dim]
+        unseen[dim] = options[~torch.isin(options, sent(asked[:, dim], options))]
+    return {dim: options for dim, options in unseen.items() if len(options)}
 
-    Of the columns ``dims`` with categories; ``n x d`` to ``m x d``, where that is allowed.
+
+def with_options(domain: Domain, x: Tensor, options: Mapping[int, Tensor]) -> Tensor:
+    """Copies of a point of a box (``d``), ``m x d``, each with one of the options of some column.
+
+    Those that the box does not hold are left out.
     """
     assert isinstance(domain, BoxDomain)
     copies = []
-    for dim in dims:
-        options = domain.lists[dim]
-        new = options[~torch.isin(options, asked[:, dim])]
-        copies.append(x.repeat(len(new), 1))
-        copies[-1][:, dim] = new
+    for dim, values in options.items():
+        copies.append(x.repeat(len(values), 1))
+        copies[-1][:, dim] = values
     X = torch.cat(copies)
     return X[domain.holds(X)]
 

@@ -17,12 +17,12 @@ from botorch_delay.design.ascent import (
     lowest_tied,
     maximize,
     nearby,
+    new_options,
     tie_tolerance,
-    with_new_options,
     with_other_options,
 )
 from botorch_delay.domains.columns import Columns
-from botorch_delay.domains.devices import generator_for, moved, sent, sent_rows
+from botorch_delay.domains.devices import generator_for, moved, sent_rows
 from botorch_delay.domains.domain import hashes
 from botorch_delay.elimination.active_set import ActiveSet
 from botorch_delay.elimination.box_active_set import quasi_random, spread_points
@@ -32,7 +32,7 @@ from botorch_delay.history.point_status import REPEATS, Feasibility
 from botorch_delay.history.trials import Attached, Ledger, Trial
 from botorch_delay.optimizers.config import AcquisitionConfig, BPEConfig
 from botorch_delay.optimizers.knowledge_gradient import knowledge_gradient
-from botorch_delay.optimizers.rule_model import RuleModel, failing_places
+from botorch_delay.optimizers.rule_model import RuleModel, failing_places, with_new_option
 from botorch_delay.optimizers.rules import UCB, Rule
 from botorch_delay.optimizers.run import Fitting
 
@@ -65,7 +65,7 @@ ENOUGH = 1e-3
 # it. After OFTEN such asks since an answer came that close to the best one, their number grows like
 # the logarithm of the asks, so that their share vanishes in a long run.
 EXPLORED_EVERY, WORTH_FINDING, OFTEN = 4, 0.1, 16
-# Of a choice with more options, one that was not tried yet comes first in one ask of EXPLORED_EVERY.
+# Of choices with more options one not asked yet comes first in every ask of that kind.
 # UCB(2) gives them up once the best answer is 1.4 prior deviations above the mean: after about ten.
 FEW_OPTIONS = 8
 
@@ -138,7 +138,7 @@ class Maximizer:
                 return self._first(active)
             if final and not model.seems_exact:
                 return self._most_telling(active)
-            point = self._new_option(active)
+            point = self._new_option()
             return self._largest(active, new_first=plan_repeats) if point is None else point
         except EmptyDomainError as error:
             return self._any_open(error)
@@ -186,22 +186,19 @@ class Maximizer:
             raise NumericsError(f"{name} is -inf at every point that may be asked.")
         return point
 
-    def _new_option(self, active: ActiveSet | None) -> Tensor | None:
-        """A best answered point with an option that was not tried yet, ``d``; None if none is due."""
+    def _new_option(self) -> Tensor | None:
+        """A point with an option that was not asked yet, ``d``; None if none is due.
+
+        Inside the active set or not, since a learned kernel claims nothing.
+        """
         turn, later = divmod(len(self._ledger), EXPLORED_EVERY)
         categories = self._domain.encoding.categories if self._config.keep_exploring else {}
         many = [dim for dim, options in categories.items() if len(options) > FEW_OPTIONS]
         if later or not many or explored_of(turn) == explored_of(turn - 1):
             return None
-        model = self.model
-        asked = model.points(model.feasibility.tried())
-        may_ask, _ = self._allowed(active)  # neither where trials fail
-        for leader in model.answers.best(LEADERS):
-            X = with_new_options(self._domain, sent(leader, asked), asked, many)
-            X = X if may_ask is None else X[may_ask(X)]
-            if len(X):
-                return X[int(torch.randint(len(X), (1,), generator=model.generator()))]
-        return None
+        places = [*self._ledger.trials, *self._ledger.attached]
+        new = new_options(self._domain, torch.stack([place.point for place in places]), many)
+        return with_new_option(self.model, self._domain, new, self._spread) if new else None
 
     def _most_telling(self, active: ActiveSet | None) -> Tensor:
         """The point of a box, ``d``, with the largest knowledge gradient.

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from botorch_delay import validation
+from botorch_delay.design.ascent import LEADERS, with_options
 from botorch_delay.domains.devices import generator_for, sent, sent_rows
 from botorch_delay.domains.domain import Domain
 from botorch_delay.gp import sample_paths
@@ -368,3 +369,24 @@ def failing_places(
         return lead > 0.0
 
     return fails
+
+
+def with_new_option(
+    model: RuleModel, domain: Domain, new: Mapping[int, Tensor], spread: Tensor
+) -> Tensor | None:
+    """A good point of a box with one of the options ``new`` (by column), ``d``, if any is allowed.
+
+    It is one of the best answered points with a random one of these options in the place of its
+    own. Where none of them may be asked there, it is the one with the largest mean among the points
+    ``spread`` over the box, ``n x d``.
+    """
+    answered = model.answers.anywhere.data.X
+    fails = failing_places(model.surrogate, model.feasibility, answered)
+    for leader in model.answers.best(LEADERS):
+        X = with_options(domain, sent(leader, spread), new)
+        X = X if fails is None else X[~fails(X)]
+        if len(X):
+            return X[int(torch.randint(len(X), (1,), generator=model.generator()))]
+    X = spread[torch.stack([torch.isin(spread[:, d], new[d]) for d in new]).any(dim=0)]
+    X = X if fails is None else X[~fails(X)]
+    return X[int(model.mean_at(X).argmax())] if len(X) else None
