@@ -65,7 +65,7 @@ ENOUGH = 1e-3
 # it. After OFTEN such asks since an answer came that close to the best one, their number grows like
 # the logarithm of the asks, so that their share vanishes in a long run.
 EXPLORED_EVERY, WORTH_FINDING, OFTEN = 4, 0.1, 16
-# Of choices with more options one not asked yet comes first in every ask of that kind.
+# Of choices with more options, one that was not asked yet comes first then, converged or not.
 # UCB(2) gives them up once the best answer is 1.4 prior deviations above the mean: after about ten.
 FEW_OPTIONS = 8
 
