@@ -305,7 +305,7 @@ class ReadableRun(Run, ABC):
         Args:
             norm_bound: C, a bound on the RKHS norm of f, above 0.
             noise_std: s, the sub-Gaussian scale of the noise, above 0.
-            delta: failure probability.
+            delta: failure probability, whatever that of the optimizer is.
             covar_module: the kernel, which takes points untransformed; the optimizer's if None.
             asks: how many asks to certify, from the first on, with the answers known after these
                 and a ``gap`` of inf. All asks as of now if None, or no fewer than were made.
