@@ -93,6 +93,10 @@ class FewerTrialsWarning(BotorchWarning, RuntimeWarning):
     """An ask for several trials could return only the first few."""
 
 
+class KernelWarning(BotorchWarning, UserWarning):
+    """A given kernel sees a column otherwise than the domain declares it."""
+
+
 class OutsideWarning(BotorchWarning, UserWarning):
     """A result was attached at a point outside of the domain."""
 

@@ -102,8 +102,7 @@ class RunReport:
             pending = f", {len(self.pending)} of them still pending" if self.pending else ""
             lines.append(f"trials from earlier runs: {self.resumed}{pending}")
         lines += [f"trials abandoned: {len(self.abandoned)}"] if self.abandoned else []
-        if self.certificate is not None:
-            lines.append(f"ended by until_gap: {self.certificate}")
+        lines += [f"ended by until_gap: {self.certificate}"] if self.certificate else []
         return "\n".join(lines)
 
 
@@ -113,6 +112,7 @@ def run(
     executor: Executor | Any,
     n_trials: int,
     max_in_flight: int,
+    *,
     store: str | os.PathLike[str] | None = None,
     timeout: float | None = None,
     max_failures: int | None = 5,
@@ -133,8 +133,8 @@ def run(
         executor: a ``concurrent.futures.Executor`` (for Dask ``client.get_executor()``) or a
             ``pebble.ProcessPool``; several runs may share it. A broken ``ProcessPoolExecutor`` is
             replaced; trials whose process died fail (all, if by SIGTERM), others are repeated.
-        n_trials: the total, trials already asked included; a shorter horizon is extended to it. The
-            run ends earlier once exact evaluations cover all points, or after ``finish()``.
+        n_trials: the total, trials already asked included; extends a shorter horizon. The run ends
+            earlier after ``finish()``, or once exact evaluations cover all points.
         max_in_flight: how many trials run at once.
         store: a file to which every ask and answer is committed, and from which the run resumes if
             it exists; trials that it left running are abandoned. Only one run at a time may use it.
@@ -221,8 +221,10 @@ class _Loop:
                 logger.warning("trial %d was running when the last run ended; abandoned", trial.id)
                 self._abandon(trial)
         if optimizer.horizon is not None and self.n_trials > optimizer.horizon:
-            logger.info("horizon extended from %d to %d", optimizer.horizon, self.n_trials)
+            claimed = optimizer.guarantee.holds
             optimizer.extend(self.n_trials)
+            if claimed and not optimizer.guarantee.holds:
+                logger.warning("the guarantee ends: the horizon is extended to %d", self.n_trials)
         self.report.resumed = asked = len(optimizer.trials)
         answered = sum(trial.value is not None for trial in optimizer.trials)
         self.succeeded = answered > 0
@@ -399,8 +401,7 @@ class _Loop:
         if self.breaks_in_a_row >= MAX_BREAKS_IN_A_ROW or not self.pool.repair():
             raise RunError(
                 f"The process pool broke {self.breaks_in_a_row} times without a result in between: "
-                f"{message} The objective may crash the interpreter or run out of memory; try it "
-                "in a process of its own. Everything told so far is kept."
+                f"{message} The objective may crash Python or run out of memory. {_GOES_ON}"
             )
 
     def _fail(self, trial: Trial, reason: str, calls: str = "") -> None:
@@ -476,7 +477,6 @@ class _Loop:
         certificate = self.optimizer.certificate
         self.good_enough = certificate.gap <= self.until_gap
         if self.good_enough:
-            logger.info("the recommended point is good enough: %s", certificate)
             self.report.certificate = certificate
         return not (self.good_enough or self.stopped or len(self.optimizer.trials) >= self.n_trials)
 

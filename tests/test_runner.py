@@ -457,7 +457,7 @@ def test_a_store_is_used_by_one_run_at_a_time(tmp_path, threads):
                 run(make(), objectives.quadratic, threads, 9, 2, store=path, progress=False)
             tried.append(caught.value)
 
-    run(make(), objectives.quadratic, threads, 9, 2, path, on_result=second, progress=False)
+    run(make(), objectives.quadratic, threads, 9, 2, store=path, on_result=second, progress=False)
     opt = bd.load(path)
     assert tried
     assert states(opt) == [TrialState.COMPLETED] * 9
@@ -523,7 +523,7 @@ def wrong(x):
 def test_an_objective_that_only_fails_ends_the_run_and_its_points_are_asked_anew(tmp_path, places):
     path, threads = tmp_path / "study.db", AtOnce()
     with pytest.raises(RunError, match=r"\d evaluations have failed") as caught:
-        run(make(), wrong, threads, 20, places, path, max_failures=3, progress=False)
+        run(make(), wrong, threads, 20, places, store=path, max_failures=3, progress=False)
     assert "return x.undefined_name" in str(caught.value)
     asked = bd.load(path).trials
     assert {trial.state for trial in asked} == {TrialState.ABANDONED}
@@ -610,6 +610,22 @@ def test_finish_in_on_result_ends_a_run(threads):
     )
     assert 4 <= len(opt.trials) <= 5  # one more may be in flight
     assert len(report.evaluations) == len(opt.trials) == len(told)
+
+
+def test_an_extension_that_ends_a_guarantee_is_said(threads, caplog):
+    opt = bd.BPEDelayOptimizer.guaranteed(
+        *(bd.FiniteDomain(line(21)), 6),
+        covar_module=se(0.3),
+        noise_var=1e-4,
+        norm_bound=100.0,
+        noise_std=0.01,
+    )
+    said = []
+    for total in (4, 9, 12):
+        run(opt, objectives.quadratic, threads, total, 2, progress=False)
+        said.append("the guarantee ends: the horizon is extended to" in caplog.text)
+        caplog.clear()
+    assert said == [False, True, False]
 
 
 def test_a_run_that_was_finished_or_has_seen_all_points_ends_at_once(threads, tmp_path, caplog):
@@ -1182,7 +1198,7 @@ def test_a_store_stays_where_it_was_when_the_folder_changes(threads, tmp_path, m
         os.chdir(tmp_path / "elsewhere")
 
     opt = make()
-    run(opt, objectives.quadratic, threads, 6, 2, "study.db", on_result=move, progress=False)
+    run(opt, objectives.quadratic, threads, 6, 2, store="study.db", on_result=move, progress=False)
     assert list((tmp_path / "elsewhere").iterdir()) == []
     assert [trial.value for trial in bd.load(tmp_path / "study.db").trials] == [
         trial.value for trial in opt.trials
@@ -1231,7 +1247,7 @@ def test_a_run_waits_for_another_program_that_locks_its_file(
 
     monkeypatch.setattr(sqlite, "is_locked", unlock)
     opt = make()
-    run(opt, objectives.quadratic, threads, 6, 1, path, on_result=lock, progress=False)
+    run(opt, objectives.quadratic, threads, 6, 1, store=path, on_result=lock, progress=False)
     opened[0].close()
     assert "the run waits: Cannot write" in caplog.text
     assert [trial.value for trial in bd.load(path).trials] == [trial.value for trial in opt.trials]
@@ -1247,7 +1263,16 @@ def test_a_run_that_ends_does_not_wait_for_a_locked_file(threads, tmp_path, monk
             raise ValueError("its own mistake")
 
         with pytest.raises(ValueError, match="its own mistake"):
-            run(make(), objectives.quadratic, threads, 6, 2, path, on_result=lock, progress=False)
+            run(
+                make(),
+                objectives.quadratic,
+                threads,
+                6,
+                2,
+                store=path,
+                on_result=lock,
+                progress=False,
+            )
 
 
 def test_nobody_waits_for_a_locked_file_for_ever(threads, tmp_path, monkeypatch):
@@ -1261,7 +1286,16 @@ def test_nobody_waits_for_a_locked_file_for_ever(threads, tmp_path, monkeypatch)
                 other.execute("BEGIN IMMEDIATE")
 
         with pytest.raises(StorageError, match="locked by another process"):
-            run(make(), objectives.quadratic, threads, 6, 2, path, on_result=lock, progress=False)
+            run(
+                make(),
+                objectives.quadratic,
+                threads,
+                6,
+                2,
+                store=path,
+                on_result=lock,
+                progress=False,
+            )
 
 
 def test_a_bar_knows_the_terminal():

@@ -234,6 +234,27 @@ def check_kernel(covar_module: Any, like: Tensor) -> Kernel:
     return covar_module
 
 
+def sees_differences(covar_module: Kernel, like: Tensor, column: int, numbers: Tensor) -> bool:
+    """Whether points are the less alike, the further apart their numbers in a column are.
+
+    A kernel of logarithms tells equal steps apart, and one of categories has no order.
+
+    Args:
+        covar_module: the kernel.
+        like: ``n x d``, points; the first one gives the numbers of the other columns.
+        column: the column that varies.
+        numbers: three numbers for it, in equal steps; with fewer the answer is no.
+    """
+    if len(numbers) < 3:
+        return False
+    X = like[:1].repeat(3, 1)
+    X[:, column] = numbers.to(X)
+    with torch.no_grad():
+        K = covariance(covar_module, X, X)
+    one, other, both = K[0, 1], K[1, 2], K[0, 2]
+    return bool(torch.isclose(one, other, rtol=1e-5, atol=0.0) & (both < one * (1.0 - 1e-5)))
+
+
 def check_prior(
     covar_module: Any, mean_module: Mean | None, X: Tensor, transform: InputTransform | None
 ) -> None:

@@ -16,8 +16,14 @@ from botorch_delay.confidence.bounds import DEFAULT_CONFIDENCE, DEFAULT_DELTA, C
 from botorch_delay.delays import DelayLaw
 from botorch_delay.domains.domain import Domain
 from botorch_delay.elimination.rounds import GeometricRounds, HorizonRounds, RoundRule
-from botorch_delay.exceptions import InputError, InputTypeError, NotSupportedError
-from botorch_delay.gp.kernels import check_kernel, prior_variance
+from botorch_delay.exceptions import (
+    InputError,
+    InputTypeError,
+    KernelWarning,
+    NotSupportedError,
+    warn,
+)
+from botorch_delay.gp.kernels import check_kernel, prior_variance, sees_differences
 from botorch_delay.gp.surrogate import Learned, Surrogate, exact_noise
 from botorch_delay.history.answers import Answers
 from botorch_delay.history.trials import Attached, Trial
@@ -87,6 +93,29 @@ class Config:
         if self.noise_var is not None:
             like = self.domain.like
             self.noise_var = validation.noise_variance(self.noise_var, "noise_var", like)
+
+    def warn_of_raw_columns(self) -> None:
+        """Warn if a given kernel misses logarithms or categories that the domain declares."""
+        domain, kernel, said = self.domain, self.covar_module, []
+        if not isinstance(kernel, Kernel):
+            return
+        for column in domain.log_dims:
+            low, high = domain.bounds[:, column].tolist()
+            step = (high - low) / 64.0  # so small that no usual lengthscale gives 0 everywhere
+            numbers = torch.tensor([low, low + step, low + 2.0 * step])
+            if sees_differences(kernel, domain.like, column, numbers):
+                said.append(f"the numbers of {domain.names[column]} without their logarithm")
+        for column, options in domain.encoding.categories.items():
+            if sees_differences(kernel, domain.like, column, options[:3]):
+                said.append(f"the options of {domain.names[column]} as numbers, in order")
+        if said:
+            warn(
+                f"covar_module sees {' and '.join(said)}. Declare the exponent as the parameter "
+                "instead of log=True or log_dims, compare categories with a kernel such as "
+                "botorch.models.kernels.CategoricalKernel, or leave out covar_module to learn a "
+                "kernel that sees both.",
+                KernelWarning,
+            )
 
     @cached_property
     def learned(self) -> bool:

@@ -15,7 +15,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from botorch_delay import validation
-from botorch_delay.confidence.bounds import DEFAULT_DELTA, Constants
+from botorch_delay.confidence.bounds import Constants
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.devices import generator_for, moved, sent
 from botorch_delay.domains.domain import Domain, Points
@@ -281,14 +281,14 @@ class ReadableRun(Run, ABC):
                 "none; call certify(norm_bound, noise_std), or pass "
                 "confidence=RKHSConfidence(norm_bound, noise_std)."
             )
-        return self.certify(*confidence.constants, delta=delta * self._config.certified_share)
+        return self.certify(*confidence.constants)
 
     @exclusive
     def certify(
         self,
         norm_bound: float,
         noise_std: float,
-        delta: float = DEFAULT_DELTA,
+        delta: float | None = None,
         *,
         covar_module: Kernel | None = None,
         asks: int | None = None,
@@ -305,7 +305,8 @@ class ReadableRun(Run, ABC):
         Args:
             norm_bound: C, a bound on the RKHS norm of f, above 0.
             noise_std: s, the sub-Gaussian scale of the noise, above 0.
-            delta: failure probability, whatever that of the optimizer is.
+            delta: failure probability; that of :attr:`certificate` if None (half of the delta of
+                a :class:`BPEDelayOptimizer`, as the bounds of its rounds have the other half).
             covar_module: the kernel, which takes points untransformed; the optimizer's if None.
             asks: how many asks to certify, from the first on, with the answers known after these
                 and a ``gap`` of inf. All asks as of now if None, or no fewer than were made.
@@ -316,6 +317,8 @@ class ReadableRun(Run, ABC):
         """
         norm_bound = validation.positive(norm_bound, "norm_bound")
         constants = Constants(norm_bound, validation.positive(noise_std, "noise_std"))
+        if delta is None:
+            delta = self._config.interval_confidence[1] * self._config.certified_share
         delta = validation.probability(delta, "delta")
         kernel = self._config.covar_module
         if covar_module is not None:

@@ -159,6 +159,7 @@ class Run:
         if config.domain.like.is_inference():  # its tensors could not take part in gradients
             feasible = getattr(config.domain, "feasible", None)
             config.domain = copy.deepcopy(config.domain, {id(feasible): feasible})
+        config.warn_of_raw_columns()
         self._config, self._domain, self._planned = config, config.domain, config.horizon
         self._lock = Lock()
 

@@ -279,6 +279,7 @@ def test_reading_changes_nothing_and_a_loaded_run_says_the_same(tmp_path):
     first = opt.certificate
     assert opt.certificate == first
     assert first.delta == DELTA / 2.0
+    assert opt.certify(2.0, STD) == first  # with the delta of the certificate
     opt.attach(POINTS[0], 5.0)  # attached results are left out
     assert opt.certificate.regret == first.regret
     opt.save(tmp_path / "study.db")

@@ -2,14 +2,17 @@
 
 import inspect
 import json
+import warnings
 from dataclasses import fields
 
 import pytest
 import torch
+from botorch.models.kernels import CategoricalKernel
 from cases import scattered, se
+from gpytorch.kernels import LinearKernel, MaternKernel
 
 import botorch_delay as bd
-from botorch_delay.exceptions import InputError, StorageError
+from botorch_delay.exceptions import InputError, KernelWarning, StorageError
 from botorch_delay.optimizers.config import BPEConfig
 
 POINTS = scattered(30)
@@ -137,3 +140,39 @@ def test_a_state_of_another_configuration_is_refused(name):
     other = bd.BPEDelayOptimizer(finite(), 20, **GIVEN | {name: options[name]})
     with pytest.raises(StorageError, match=f"was made with {name}"):
         other.load_state_dict(stored)
+
+
+class OfLogarithms(MaternKernel):
+    def forward(self, x1, x2, **options):
+        return super().forward(x1.log(), x2.log(), **options)
+
+
+ENDS = torch.tensor([[1e-3], [1.0]], dtype=torch.double)
+PER_OPTION = MaternKernel(active_dims=[0]) * CategoricalKernel(active_dims=[1])
+
+
+@pytest.mark.parametrize(
+    ("domain", "kernel", "said"),
+    [
+        (bd.BoxDomain(ENDS, log_dims=[0]), se(0.02), "the numbers of x0 without their logarithm. "),
+        (bd.BoxDomain(ENDS, log_dims=[0]), OfLogarithms(), None),
+        (bd.BoxDomain(ENDS, log_dims=[0]), LinearKernel(), None),
+        (bd.BoxDomain(ENDS), se(0.02), None),
+        (bd.FiniteDomain(ENDS, log_dims=[0]), se(), "the numbers of x0 without their logarithm. "),
+        (MIXED, se(), "the options of kind as numbers, in order. "),
+        (bd.Space(size=bd.Float(1, 9), kind=bd.Choice(["a", "b", "c"])), PER_OPTION, None),
+        (bd.Space(size=bd.Float(1, 9), kind=bd.Choice(["a", "b"])), se(), None),
+        (
+            bd.Space.grid(rate=bd.Float(1, 9, log=True, round=1), kind=bd.Choice(list("abcd"))),
+            se(2.0),
+            "the numbers of rate without their logarithm and the options of kind as numbers, ",
+        ),
+    ],
+)
+def test_a_kernel_that_misses_logarithms_or_categories_is_told(domain, kernel, said):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", KernelWarning)
+        bd.AcquisitionOptimizer(domain, covar_module=kernel.double(), noise_var=0.01)
+    assert [warning.filename for warning in caught] == [__file__] * (said is not None)
+    if said is not None:
+        assert f"covar_module sees {said}" in str(caught[0].message)
