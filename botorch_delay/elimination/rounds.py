@@ -178,6 +178,11 @@ class RoundRule:
         return _length(size, self.wait, self.horizon - asks)
 
 
+def _ceil(size: float) -> int:
+    """``size`` rounded up; a whole number stays, though floats may exceed it (0.07 * 700 does)."""
+    return math.ceil(size * (1.0 - 1e-14))
+
+
 @dataclass(frozen=True)
 class HorizonRounds:
     """``q_0 = 1``, ``q_r = ceil(sqrt(rho T q_{r-1}))``: the paper's where rho is 1.
@@ -202,7 +207,7 @@ class HorizonRounds:
         assert horizon is not None
         if fraction == 1.0:
             return next_design_size(horizon, previous)
-        return math.ceil(math.sqrt(fraction * horizon * previous))
+        return _ceil(math.sqrt(fraction * horizon * previous))
 
 
 @dataclass(frozen=True)
@@ -231,7 +236,7 @@ class GeometricRounds:
 
     def design_size(self, number: int, previous: int, horizon: int | None, fraction: float) -> int:
         """``ceil(growth * q_{r-1})``, at most the horizon; see :class:`HorizonRounds`."""
-        size = self.first if number == 1 else math.ceil(self.growth * previous)
+        size = self.first if number == 1 else _ceil(self.growth * previous)
         return size if horizon is None else min(size, horizon)
 
 

@@ -35,6 +35,12 @@ def test_design_sizes_have_no_rounding_error(horizon, previous):
     assert (size - 1) ** 2 < horizon * previous <= size**2
 
 
+def test_sizes_that_are_whole_numbers_are_not_rounded_up():
+    assert RoundRule(100, bd.HorizonRounds(), 0.07).design_size(2, 7) == 7  # 0.07 * 700 > 49
+    assert RoundRule(100, bd.HorizonRounds(), 0.07).design_size(2, 8) == 8
+    assert RoundRule(None, bd.GeometricRounds(10, 1.1)).design_size(2, 10) == 11  # 1.1 * 10 > 11
+
+
 def test_arrival_rounds_use_the_schedule_without_delay():
     rule = RoundRule(1000, bd.HorizonRounds())
     assert rule.delta_divisor(1) == rule.delta_divisor(3) == len(bd.round_lengths(1000, 0.0)[0])
