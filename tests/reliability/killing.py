@@ -125,7 +125,7 @@ def live(name: str, path: Path, assassin: Assassin, pipe: int, in_processes: boo
                 with executor(in_processes) as pool:
                     opt = OPTIMIZERS[name]()
                     how = {"on_result": tell, "max_failures": None, "progress": False}
-                    run(opt, objective, pool, N_TRIALS, 3, path, **how)
+                    run(opt, objective, pool, N_TRIALS, 3, store=path, **how)
                 word = "done"
             say(word)
             os._exit(0)

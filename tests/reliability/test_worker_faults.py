@@ -34,7 +34,7 @@ def evaluate(executor, fault, path):
     opt = make()
     with EXECUTORS[executor]() as pool:
         timeout = 0.3 if fault == "hangs" else None
-        run(opt, Faulty(fault), pool, 14, 2, path, timeout, progress=False)
+        run(opt, Faulty(fault), pool, 14, 2, store=path, timeout=timeout, progress=False)
     return opt
 
 
