@@ -93,6 +93,10 @@ class FewerTrialsWarning(BotorchWarning, RuntimeWarning):
     """An ask for several trials could return only the first few."""
 
 
+class ScaleWarning(BotorchWarning, UserWarning):
+    """The numbers of a parameter span decades, and nothing says whether its logarithm matters."""
+
+
 class KernelWarning(BotorchWarning, UserWarning):
     """A given kernel sees a column otherwise than the domain declares it."""
 

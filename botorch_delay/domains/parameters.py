@@ -6,7 +6,7 @@ import math
 import sys
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, dataclass, field, fields
 from fractions import Fraction
 from functools import cached_property
 from typing import Any
@@ -27,6 +27,7 @@ from botorch_delay.exceptions import InputError, InputTypeError
 # A parameter with more values than this has a continuous column, which is rounded to its values.
 MAX_LISTED = 1_000
 MAX_TABLE = 100_000  # most values for which a table is kept, to round many numbers at once
+WIDE = 1e3  # where high is this many times low, logarithms usually matter
 ROUNDING = 1e-9  # numbers whose relative difference is no larger count as equal
 
 
@@ -40,7 +41,7 @@ class Parameter:
         return None
 
     @property
-    def log(self) -> bool:
+    def log(self) -> bool | None:
         """Whether points are drawn uniformly in its logarithm, which a learned kernel sees."""
         return False
 
@@ -77,7 +78,7 @@ class Parameter:
 
     def describe(self) -> dict[str, Any]:
         """Its kind and arguments, JSON-ready."""
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        given = {each.name: getattr(self, each.name) for each in fields(self) if each.init}
         return {"kind": type(self).__name__, **given}
 
 
@@ -88,15 +89,21 @@ class _Number(Parameter):
     low: float
     high: float
     _: KW_ONLY
-    log: bool = False
+    log: bool | None = None
     step: float | None = None
     unit: str | None = None
+    # Whether its logarithm probably matters, and ``log`` says neither yes nor no.
+    lacks_scale: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         names = ("low", "high") if self.step is None else ("low", "high", "step")
         for name in names:
             object.__setattr__(self, name, self._check(getattr(self, name), name))
-        validation.flag(self.log, "log")
+        lacks_scale = (
+            self.log is None and self.step in (None, 1) and 0 < WIDE * self.low <= self.high
+        )
+        object.__setattr__(self, "lacks_scale", lacks_scale)
+        object.__setattr__(self, "log", validation.flag(self.log is not None and self.log, "log"))
         _check_unit(self.unit)
         if self.low > self.high:
             raise InputError(f"low must not be above high, got {self.low} and {self.high}.")
@@ -219,7 +226,8 @@ class Float(_Number):
         low: the lower end, included.
         high: the upper end, included, not below ``low``.
         log: whether points are drawn uniformly in its logarithm, which a learned kernel sees (a
-            given kernel sees the numbers as they are); then ``low`` must be above 0.
+            given kernel sees the numbers as they are); then ``low`` must be above 0. None means no,
+            and a :class:`Space` warns if ``high`` is a thousand times ``low`` or more.
         step: only ``low``, ``low + step``, ... are allowed, and ``high`` where a step ends there;
             any number if None.
         round: only numbers with at most this many significant digits, up to 15, are allowed, as on
@@ -300,7 +308,8 @@ class Int(_Number):
         low: the lower end, included.
         high: the upper end, included, not below ``low``.
         log: whether points are drawn uniformly in its logarithm, which a learned kernel sees (a
-            given kernel sees the numbers as they are); then ``low`` must be above 0.
+            given kernel sees the numbers as they are); then ``low`` must be above 0. None means no,
+            and a :class:`Space` warns if ``high`` is a thousand times ``low`` or more.
         step: only ``low``, ``low + step``, ... are allowed, and ``high`` where a step ends there.
         unit: the unit of the values, shown in tables and plots.
     """

@@ -31,7 +31,7 @@ from botorch_delay.domains.values import (
     is_number,
     value_of,
 )
-from botorch_delay.exceptions import InputError, InputTypeError
+from botorch_delay.exceptions import InputError, InputTypeError, ScaleWarning, warn
 
 MAX_ARMS = 1_000_000  # most points of a grid
 
@@ -79,6 +79,18 @@ class Space:
         **named: Parameter,
     ) -> None:
         self.parameters = _merged(parameters, named)
+        lacking = [
+            name
+            for name, each in self.parameters.items()
+            if isinstance(each, Float | Int) and each.lacks_scale
+        ]
+        if lacking:
+            warn(
+                f"{', '.join(lacking)}: the numbers span decades. Pass log=True (in TOML "
+                "log = true) if factors count, as for most rates and penalties, so that 0.001 and "
+                "0.01 are as far apart as 0.1 and 1; pass log=False if differences count.",
+                ScaleWarning,
+            )
         if isinstance(constraints, Iterable):
             constraints = tuple(constraints)
         self._limits = {"constraints": constraints, "feasible": feasible}

@@ -2,6 +2,8 @@
 
 import json
 import math
+import warnings
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -23,6 +25,7 @@ from botorch_delay.exceptions import (
     InputError,
     InputTypeError,
     OutsideWarning,
+    ScaleWarning,
 )
 from botorch_delay.optimizers import maximizer
 
@@ -133,14 +136,14 @@ def test_columns_are_what_a_learned_kernel_should_see():
 
 
 def test_long_lists_vary_freely_and_every_value_has_its_share():
-    domain = Space(n=Int(1, 1 + MAX_LISTED)).domain
+    domain = Space(n=Int(1, 1 + MAX_LISTED, log=False)).domain
     assert domain.discrete_dims == {}
     X = domain.from_unit(torch.linspace(0, 1, 40_001).double().unsqueeze(-1))
     counts = torch.bincount(torch.tensor([row["n"] for row in domain.table(X)]))[1:]
     assert len(counts) == MAX_LISTED + 1
     assert int(counts.min()) >= 38
     assert int(counts.max()) <= 41
-    assert len(Space(n=Int(1, MAX_LISTED)).domain.discrete_dims[0]) == MAX_LISTED
+    assert len(Space(n=Int(1, MAX_LISTED, log=False)).domain.discrete_dims[0]) == MAX_LISTED
 
 
 @pytest.mark.parametrize(
@@ -281,6 +284,35 @@ def test_an_error_for_what_hardly_any_point_passes_has_no_word_of_how_it_is_sear
 # Sets
 
 
+@pytest.mark.parametrize(
+    ("parameter", "warns"),
+    [
+        (Float(1e-4, 0.1), True),
+        (Float(1.1e-4, 0.1), False),
+        (Float(0.0, 1.0), False),
+        (Float(1e-5, 0.1, log=False), False),
+        (Float(1e-5, 0.1, log=True), False),
+        (Float(0.001, 1.0, step=0.001), False),
+        (Int(1, 1000), True),
+        (Int(8, 8192, step=8), False),
+        (Int(-5000, 5), False),
+        (Choice([0.001, 1.0], ordered=True), False),
+    ],
+)
+def test_numbers_that_span_decades_need_a_word_on_their_scale(parameter, warns, tmp_path):
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        space = Space(rate=parameter, other=Float(0.0, 1.0))
+        opt = bd.RandomOptimizer(space)
+        opt.save(tmp_path / "study.db")
+        assert bd.load(tmp_path / "study.db").domain.columns == space.domain.columns
+    assert [type(each.message) for each in said] == [ScaleWarning] * warns
+    if warns:
+        assert str(said[0].message).startswith("rate: the numbers span decades. Pass log=True (")
+        assert said[0].filename == __file__
+        assert replace(parameter, log=False) == parameter
+
+
 def test_a_grid_is_every_combination_that_is_allowed():
     parameters = {
         "a": Float(0, 1, step=0.5),
@@ -302,7 +334,7 @@ def test_a_grid_is_every_combination_that_is_allowed():
     ]
     assert domain.table(domain.points) == expected
     assert domain.cat_dims == (2,)
-    assert len(Space.grid(n=Int(1, 5000)).domain) == 5000
+    assert len(Space.grid(n=Int(1, 5000, log=False)).domain) == 5000
 
 
 TABLE = [
@@ -666,7 +698,7 @@ def test_an_interval_wider_than_numbers_go_is_refused():
 
 def test_the_last_of_very_many_steps_is_not_beyond_the_end():
     low = 86_177
-    domain = Space(n=Int(low, low + 10**15), x=Float(0.0, 1e12 + 0.5, step=1.0)).domain
+    domain = Space(n=Int(low, low + 10**15, log=False), x=Float(0.0, 1e12 + 0.5, step=1.0)).domain
     last = domain.params(domain.from_unit(torch.ones(1, 2, dtype=torch.double))[0])
     assert last == {"n": low + 10**15, "x": 1e12}
     assert Int(0, 10**15).count == 10**15 + 1
