@@ -22,8 +22,8 @@ The rest of this page is for maintainers.
 
 The map
 -------
-A name and its module are imported when the name is first used, as in BoTorch. So importing the
-package takes no longer than importing BoTorch.
+A name and its module are imported when the name is first used, so ``import botorch_delay`` loads
+neither BoTorch nor PyTorch.
 
 You ask an optimizer for a point and tell it the answer. A run is a list of *events* (asked,
 completed, failed, round closed, ...). Whatever is *decided* is stored as the data of an event. Only

@@ -92,7 +92,7 @@ def _run(argv: Sequence[str] | None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
         return 1
     except OSError as error:  # a full disk, a folder that may not be written to
-        _complain(f"{error.strerror}: {error.filename or 'the output'}")
+        _complain(f"{error.strerror or error}: {error.filename or 'the output'}")
         return 1
     except Exception as error:
         logger.debug("%s", error, exc_info=True)
@@ -112,9 +112,8 @@ def _in_commands(message: str, study: str) -> str:
         told = "VALUE NAME=VALUE ..." if name == "attach" else told
         return f"botorch-delay {_COMMANDS.get(name, name)} {study} {told}".rstrip()
 
-    return _CALL.sub(command, _PYTHON.sub("", message)).replace(
-        "opt.trials", f"botorch-delay export {study}"
-    )
+    message = _PYTHON.sub("", message).replace("call ", "run ")
+    return _CALL.sub(command, message).replace("opt.trials", f"botorch-delay export {study}")
 
 
 def _complain(message: str) -> None:

@@ -22,7 +22,7 @@ class BotorchDelayError(Exception):
 
 
 class InputError(BotorchDelayError, InputDataError, ValueError):
-    """An argument has the right type, but a value that cannot be used."""
+    """An argument has a value that cannot be used."""
 
 
 class InputTypeError(InputError, TypeError):
@@ -34,7 +34,7 @@ class TrialError(BotorchDelayError, LookupError, ValueError):
 
 
 class HorizonError(BotorchDelayError, RuntimeError):
-    """All the asks that were planned have been made."""
+    """More asks than are planned, or an ask after ``finish()``."""
 
 
 class NoAnswerError(BotorchDelayError, RuntimeError):
@@ -42,7 +42,7 @@ class NoAnswerError(BotorchDelayError, RuntimeError):
 
 
 class EmptyDomainError(BotorchDelayError, RuntimeError):
-    """No point can be asked: each is infeasible, held or known, or the constraints leave none."""
+    """No point can be asked: none is feasible, or each failed too often, is running or is known."""
 
 
 class ExhaustedDesignError(EmptyDomainError):
@@ -62,7 +62,7 @@ class StorageError(BotorchDelayError, ValueError):
 
 
 class NumericsError(BotorchDelayError, ArithmeticError):
-    """A matrix that must be positive definite is not, by more than rounding."""
+    """A matrix is not positive definite, by more than rounding, or a rule's score is NaN."""
 
 
 class MissingExtraError(BotorchDelayError, ImportError):
@@ -98,7 +98,7 @@ class ScaleWarning(BotorchWarning, UserWarning):
 
 
 class KernelWarning(BotorchWarning, UserWarning):
-    """A given kernel sees a column otherwise than the domain declares it."""
+    """A given kernel sees a column differently from how the domain declares it."""
 
 
 class OutsideWarning(BotorchWarning, UserWarning):

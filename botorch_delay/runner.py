@@ -58,8 +58,7 @@ class RunReport:
 
     Attributes:
         evaluations: those that returned, in the order in which they did.
-        failed: ids of trials that failed, also of those whose evaluation never returned, for
-            instance because a worker process died.
+        failed: ids of trials that failed, also of those whose worker died.
         resumed: how many trials had been asked before this call.
         abandoned: ids of trials that a dead run left running, or that were cancelled or given up.
         pending: ids of trials that were asked outside of this call and still run.
@@ -150,7 +149,9 @@ def run(
 
     Raises:
         InputError: if an argument cannot be used, or not with this executor.
+        NotSupportedError: if ``until_gap`` needs a certificate that the optimizer has not.
         StorageError: if the store cannot be used, or another run uses it.
+        HorizonError, EmptyDomainError: if nothing can be asked, and nothing was evaluated.
         RunError: after ``max_failures``, or if a pool keeps breaking or loses its cluster.
         KeyboardInterrupt: after Ctrl-C, once trials in flight are told; a second abandons these.
     """
@@ -474,8 +475,7 @@ class _Loop:
         """Whether asking continues after all, because the last answers have widened the gap."""
         if self.until_gap is None or not self.good_enough:
             return False
-        certificate = self.optimizer.certificate
-        self.good_enough = certificate.gap <= self.until_gap
+        self.good_enough = (certificate := self.optimizer.certificate).gap <= self.until_gap
         if self.good_enough:
             self.report.certificate = certificate
         return not (self.good_enough or self.stopped or len(self.optimizer.trials) >= self.n_trials)

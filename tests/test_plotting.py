@@ -63,7 +63,7 @@ def test_what_cannot_be_drawn_is_refused():
         plotting.plot_summary,
         partial(plotting.plot_posteriors, X=line(5)),
     ):
-        with pytest.raises(InputTypeError, match="draws a"):
+        with pytest.raises(InputTypeError, match=r"^(optimizer|report|model) must be .*, got None"):
             draw(None)
 
 
@@ -447,8 +447,22 @@ def test_axes_of_one_s_own_are_used():
     assert plotting.plot_regret({"a": played()[1]}, ax=ax) is ax
 
 
+def test_axes_are_given_for_every_picture_in_any_shape():
+    import matplotlib.pyplot as plt
+
+    opt, _ = played(horizon=10)
+    square = plt.subplots(1, 2, squeeze=False)[1]
+    assert plotting.plot_slices(opt, square) == plotting.plot_history(opt, square) == [*square[0]]
+    for axes in (square[0, 0], [*square[0], square[0, 0]], [], [1, 2]):
+        for draw in (plotting.plot_slices, plotting.plot_history):
+            with pytest.raises(InputTypeError, match="axes must be 2 Axes of Matplotlib, got "):
+                draw(opt, axes)
+
+
 def test_arguments_of_other_types_are_refused():
     opt, history = played()
+    with pytest.raises(InputError, match="factors must have at least one"):
+        plotting.plot_certificates(opt, 1.0, 0.1, factors=())
     for call, name in (
         (lambda: plotting.plot_regret({"a": history}, ax=5), "ax"),
         (lambda: plotting.plot_best(opt, ax=5), "ax"),
@@ -469,6 +483,7 @@ def test_without_matplotlib_there_is_a_hint(monkeypatch):
         lambda: plotting.plot_rounds(opt),
         lambda: plotting.plot_timeline(RunReport()),
         lambda: plotting.plot_best(opt),
+        lambda: plotting.plot_parallel(opt),
         lambda: plotting.plot_summary(opt),
     ):
         with pytest.raises(MissingExtraError, match="pip install 'matplotlib"):

@@ -140,7 +140,7 @@ def test_the_end_of_a_study(study):
     assert "finished after 2 trials" in study("finish", "study.db")[1]
     code, _, err = study("ask", "study.db")
     assert (code, len(err)) == (2, 1)
-    assert err[0].endswith("To go on as planned, call botorch-delay extend study.db.")
+    assert err[0].endswith("To go on as planned, run botorch-delay extend study.db.")
     assert study("tell", "study.db", 0, 0.5)[0] == 0
     assert "may be asked again" in study("fail", "study.db", 1)[1]
 
@@ -727,7 +727,7 @@ def test_a_warning_names_the_command_that_takes_back(study):
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         _, _, (warned,) = study("attach", "study.db", 1e6, "temperature=20", "dose=0.1")
-    assert "if it is a mistake, call botorch-delay detach study.db 9." in warned
+    assert "if it is a mistake, run botorch-delay detach study.db 9." in warned
 
 
 def test_names_with_spaces_are_quoted_where_they_can_be_copied(study):

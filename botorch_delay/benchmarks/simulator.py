@@ -43,7 +43,7 @@ class Clock:
         workers: how many evaluations run at once; a worker asks again as soon as it is done. If
             the problem has no durations, they are log-normal with median 1 and sigma 1.
         together: workers wait until all of them are done, as a loop of batches does.
-        mean: the mean, in seconds, of log-normal durations that replace those of the problem.
+        mean: the mean of log-normal durations that replace those of the problem, in their unit.
     """
 
     law: DelayLaw | None = None

@@ -47,7 +47,7 @@ class Guarantee:
             the values: the largest that the answers have required since one was last corrected.
             None without valid bounds.
         budget: the terms of a regret budget, if there is one.
-        plays: in words, the rule that chooses all asks but one, if the horizon leaves room for
+        in_practice: the rule that chooses all asks but one, in words, if the horizon has room for
             only one design point; else empty.
     """
 
@@ -60,7 +60,7 @@ class Guarantee:
     extra_cost: float | None = None
     norm_at_least: float | None = None
     budget: BudgetTerms | None = None
-    plays: str = ""
+    in_practice: str = ""
 
     def __str__(self) -> str:
         times = "" if self.factor == 1.0 else f", at {self.factor:.3g} times the regret bound"
@@ -82,5 +82,5 @@ class Guarantee:
             else "No guarantee of the regret bound:"
         )
         lines = self.assumptions if self.holds else self.missing
-        played = [self.plays] if self.plays else []
-        return "\n".join([head, *(f"- {line}" for line in lines), *played])
+        rule = [self.in_practice] if self.in_practice else []
+        return "\n".join([head, *(f"- {line}" for line in lines), *rule])

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from botorch_delay import validation
 from botorch_delay.domains.columns import Columns
-from botorch_delay.domains.devices import sent
 from botorch_delay.domains.parameters import Choice, Parameter
 from botorch_delay.domains.values import DataFrame, as_records, text_of
 from botorch_delay.exceptions import InputError, InputTypeError, OutsideWarning, warn
@@ -161,10 +160,6 @@ class Domain(ABC):
     @abstractmethod
     def contains(self, X: Tensor) -> Tensor:
         """Whether each point of ``X`` (``n x d``) is in the domain, exactly: bool ``n``."""
-
-    def has_all(self, points: Sequence[Tensor]) -> bool:
-        """Whether it contains all of these points, ``d`` each, which may be on another device."""
-        return bool(self.contains(sent(torch.stack(list(points)), self.like)).all())
 
     @abstractmethod
     def allowed(self, column: int) -> Tensor | None:

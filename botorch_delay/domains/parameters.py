@@ -149,7 +149,7 @@ class _Number(Parameter):
 
     @property
     def summary(self) -> str:
-        steps = "" if self.step in (None, 1) else f" in steps of {text_of(self.step)}"
+        steps = "" if self.step is None else f" in steps of {text_of(self.step)}"
         last = self.high if self.step is None else self._at(self._steps)
         return f"a number from {text_of(self.low)} to {text_of(last)}{steps}"
 
@@ -328,7 +328,7 @@ class Int(_Number):
 
     @property
     def summary(self) -> str:
-        return super().summary.replace("number", "whole number", 1)
+        return super().summary.replace("number", "whole number", 1).removesuffix(" in steps of 1")
 
     def decode(self, number: float) -> Any:
         value = super().decode(number)

@@ -238,28 +238,17 @@ class FiniteActiveSet(ActiveSet):
 
     Args:
         domain: the set.
-        indices: rows of the active points, a LongTensor, increasing; all not eliminated if None.
-        eliminated: for each point the round that eliminated it, a LongTensor ``N``, 0 for none
-            (a point that failed too often is inactive, too); all zeros if None.
+        indices: rows of the active points, a LongTensor, increasing; all if None.
     """
 
     domain: FiniteDomain
     rows: Tensor
 
-    def __init__(
-        self, domain: FiniteDomain, indices: Tensor | None = None, eliminated: Tensor | None = None
-    ) -> None:
+    def __init__(self, domain: FiniteDomain, indices: Tensor | None = None) -> None:
         validation.instance(domain, FiniteDomain, "domain", "a FiniteDomain")
-        validation.instance(eliminated, Tensor | None, "eliminated", "a LongTensor of rounds")
         super().__init__(domain, PointKeys())
-        if eliminated is None:
-            eliminated = torch.zeros(len(domain), dtype=torch.long, device=domain.device)
-        if eliminated.dtype != torch.long or eliminated.shape != (len(domain),):
-            raise InputError(
-                f"eliminated must be a LongTensor of {len(domain)} rounds, one for each point, got "
-                f"{eliminated!r}."
-            )
-        rows = (eliminated == 0).nonzero().flatten() if indices is None else indices
+        every = torch.arange(len(domain), device=domain.device)
+        rows = every if indices is None else indices
         last = len(domain) - 1
         is_long = isinstance(rows, Tensor) and rows.dtype == torch.long
         if not is_long or not torch.equal(rows, rows.clamp(0, last).unique()):
@@ -267,7 +256,7 @@ class FiniteActiveSet(ActiveSet):
                 f"indices must be a LongTensor of rows from 0 to {last}, increasing and without "
                 f"repeats, got {rows!r}; indices.unique() gives that."
             )
-        self.rows, self._eliminated = rows.clone(), eliminated.clone()
+        self.rows, self._eliminated = rows.clone(), torch.zeros_like(every)
 
     @property
     def indices(self) -> Tensor:

@@ -54,10 +54,11 @@ class DelayedGP(SingleTaskGP):
     Args:
         train_X: ``n x d``, answered points; ``n = 0`` gives the prior.
         train_Y: ``n x 1``, their values.
-        train_Yvar: ``n x 1``, noise variances of the values; pending points default to their mean.
-        noise_var: lambda^2 of pending points and, without ``train_Yvar``, of all values. If neither
-            is given the noise is learned (``fit_gpytorch_mll``), with BoTorch's likelihood unless
-            ``model.likelihood`` is set to another.
+        train_Yvar: ``n x 1``, noise variances of the values, in their squared units, before any
+            transform; pending points default to their mean.
+        noise_var: lambda^2, the noise variance of pending points and, without ``train_Yvar``, of
+            all values, in the same units. If neither is given the noise is learned
+            (``fit_gpytorch_mll``), with BoTorch's likelihood unless ``model.likelihood`` is set.
         X_pending: ``p x d``, points asked and not answered.
         covar_module: the kernel; BoTorch's default if None.
         mean_module: the prior mean; zero if None.
@@ -254,7 +255,8 @@ class DelayedGP(SingleTaskGP):
 
         The factor grows by one row, which costs ``O(n^2)`` for n answers, or ``O(n p)`` if x is one
         of p pending points that a fantasy posterior has counted. Transforms keep the statistics
-        that they have learned. ``x`` is ``d`` or ``1 x d``, and ``y`` one value in raw units.
+        that they have learned. ``x`` is ``d`` or ``1 x d``, and ``y`` one value in raw units with
+        the noise of pending points.
 
         Raises:
             NotSupportedError: if this model is from a batched ``fantasize``.

@@ -88,7 +88,7 @@ class Trial(_Placed):
         index: row of the point in a finite domain; None on a box.
         round: counted from 1.
         slot: which design point of the round it serves, counted from 0; below 0 for none. For an
-            optimizer without design points, a count of its asks.
+            optimizer without design points, its own count.
         asked_at: seconds since the epoch (UTC).
         state: running, completed, failed or abandoned.
         value: the answer as told, or corrected last; None without one.

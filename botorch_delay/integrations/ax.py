@@ -313,7 +313,7 @@ class _ExperimentRun(EngineRun):
                 more = {"noise_var": noise_var, "reason": reason}
                 yield self.past_ask(record, state, value, **more)
             elif state is TrialState.COMPLETED:
-                yield self.past_result(number, arm.parameters, value)
+                yield self.past_result(number, arm.parameters, value, noise_var)
 
 
 def _arms(experiment: Experiment) -> Iterator[tuple[Any, int, Arm, GeneratorRun]]:

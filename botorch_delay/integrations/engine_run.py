@@ -21,7 +21,6 @@ from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.domains.domain import Domain
 from botorch_delay.domains.finite import FiniteDomain
 from botorch_delay.domains.space import Space
-from botorch_delay.elimination.rounds import OPEN_ENDED
 from botorch_delay.exceptions import (
     InputError,
     InputTypeError,
@@ -79,8 +78,7 @@ class Settings:
             raise NotSupportedError("WithinBudget is for ask() and tell() only; leave it out here.")
         if exploit is not None and exploit is not options.get("exploit"):
             exploit = replace(exploit, repeat_pending=False)
-        rounds = OPEN_ENDED if horizon is None else None
-        self.options = {"rounds": rounds, **options, "exploit": exploit}
+        self.options = {**options, "exploit": exploit}
         kernel = options.get("covar_module")
         if isinstance(kernel, Kernel):  # its columns are not known yet
             kernel = RBFKernel().double()
@@ -210,7 +208,11 @@ class EngineRun:
         return replace(past, state=state, value=value, **more)
 
     def past_result(
-        self, number: int, params: Mapping[str, Any], value: float | None, **more: Any
+        self,
+        number: int,
+        params: Mapping[str, Any],
+        value: float | None,
+        noise_var: float | None = None,
     ) -> PastTrial | None:
         """A result obtained elsewhere; None, with a warning, if it cannot be used."""
         self.ended.add(number)
@@ -221,7 +223,7 @@ class EngineRun:
         except InputError as error:
             logger.warning("the result of trial %s is not used: %s", number, error)
             return None
-        return PastTrial(number, x, TrialState.COMPLETED, value, **more)
+        return PastTrial(number, x, TrialState.COMPLETED, value, noise_var=noise_var)
 
 
 class Readable(ABC):

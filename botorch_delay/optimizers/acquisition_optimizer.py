@@ -40,7 +40,8 @@ class AcquisitionOptimizer(Optimizer):
 
     Args:
         horizon: how many asks are planned; None if no end is planned.
-        rule: a :class:`Rule`, or whatever :class:`BotorchRule` takes; ``UCB(6.0)`` if None.
+        rule: a :class:`Rule`, or whatever :class:`BotorchRule` takes; ``UCB(6.0)`` if None (the
+            rule of :class:`BPEDelayOptimizer` for learned kernels on boxes is ``UCB(2.0)``).
         pending: how pending points enter the posterior; :class:`Hallucinate` if None.
         repeat_pending: whether a point may be asked again while a trial of it is running. If False,
             this happens only once every point that may be asked has a running trial.
@@ -67,8 +68,8 @@ class AcquisitionOptimizer(Optimizer):
     def __init__(
         self,
         domain: Domain | Space,
-        *,
         horizon: int | None = None,
+        *,
         covar_module: Kernel | Learned | None = None,
         noise_var: float | None = None,
         rule: Rule | Callable[..., AcquisitionFunction] | None = None,

@@ -18,6 +18,7 @@ from botorch_delay import validation
 from botorch_delay.confidence.anytime import Ellipsoids
 from botorch_delay.confidence.guarantee import Guarantee
 from botorch_delay.delays import SubExponentialDelay
+from botorch_delay.domains.devices import sent
 from botorch_delay.elimination.rounds import Departure
 from botorch_delay.history.point_status import MAX_FAILURES
 from botorch_delay.history.trials import Attached, Ledger, Trial, TrialObserver, TrialState
@@ -225,10 +226,10 @@ class Audit(TrialObserver):
             extra_cost=cost,
             norm_at_least=None if self._constants is None else self.norm,
             budget=terms,
-            plays=self._plays(),
+            in_practice=self._in_practice(),
         )
 
-    def _plays(self) -> str:
+    def _in_practice(self) -> str:
         """The rule that decides the run, if the horizon leaves room for one design point only."""
         config, asks = self._config, self._config.horizon
         if asks is None or config.fraction * (asks - 1) >= 1.0:
@@ -283,13 +284,9 @@ class Audit(TrialObserver):
                 "that is withdrawn, or replaced by another evaluation, because of its value voids "
                 "the claim"
             )
-        points = [result.point for result in self._ledger.attached]
-        if (
-            points
-            and config.proves
-            and config.evidence == "all"
-            and not config.domain.has_all(points)
-        ):
+        attached = sent(config.answers(self._ledger.attached).X, config.domain.like)
+        pooled = config.proves and config.evidence == "all"
+        if pooled and not bool(config.domain.contains(attached).all()):
             assumptions.append(
                 "attached results outside the domain count as well: the norm bound is one for the "
                 "domain together with their points"

@@ -128,7 +128,8 @@ class Optimizer(ReadableRun):
         Args:
             trial: the trial or its id.
             y: the observed value, a finite float or 0-dim tensor.
-            noise_var: noise variance of this value, if known; it must not depend on the value.
+            noise_var: variance of this value's noise, if known, in squared units of the values; it
+                must not depend on the value.
 
         Raises:
             TrialError: if the trial is unknown, foreign, answered already or failed.
@@ -151,7 +152,9 @@ class Optimizer(ReadableRun):
         self._settle(found, "completed", value, self._known_noise(noise_var))
 
     @exclusive
-    def correct(self, trial: Trial | int, value: float | Tensor | None, reason: str = "") -> None:
+    def correct(
+        self, trial: Trial | int, y: SupportsFloat | None, reason: str | BaseException = ""
+    ) -> None:
         """Replace a wrong answer or failure; the old one is kept in ``trial.corrections``.
 
         A noise variance told with the old answer is kept.
@@ -163,19 +166,19 @@ class Optimizer(ReadableRun):
 
         Args:
             trial: an answered or failed trial, or its id.
-            value: the value that the evaluation gave, finite; None if it failed.
+            y: the value that the evaluation gave, a finite number; None if it failed.
             reason: why the trial is corrected; kept with it.
 
         Raises:
             TrialError: if the trial is unknown, foreign, running, abandoned (use ``tell``), or
-                failed already with ``value`` None.
-            InputError: if ``value`` is not a finite number, or ``reason`` is not text.
+                failed already with ``y`` None.
+            InputError: if ``y`` is not a finite number, or ``reason`` is no text or exception.
         """
         found, said = self._ledger.find(trial), _said(reason)
         hint = "Pass None if the evaluation gave no usable value."
         answer = None
-        if value is not None:
-            answer = validation.answer(value, self._domain.like, "value", hint=hint)
+        if y is not None:
+            answer = validation.answer(y, self._domain.like, hint=hint)
         if found.state in (TrialState.RUNNING, TrialState.ABANDONED):
             raise TrialError(
                 f"Trial {found.id} is {found.state.value}, with nothing to correct; "
@@ -197,6 +200,7 @@ class Optimizer(ReadableRun):
 
         Raises:
             TrialError: if the trial is unknown, foreign or not running.
+            InputError: if ``reason`` is no text or exception.
         """
         self._settle(self._running(trial, "failed"), "failed", None, _said(reason))
 
@@ -211,6 +215,7 @@ class Optimizer(ReadableRun):
 
         Raises:
             TrialError: if the trial is unknown, foreign or not running.
+            InputError: if ``reason`` is no text or exception.
         """
         self._settle(self._running(trial, "abandoned"), "abandoned", None, _said(reason))
 
@@ -224,9 +229,10 @@ class Optimizer(ReadableRun):
         :class:`OutsideWarning`.
 
         Args:
-            x: points, ``d`` or ``n x d``, in the domain or not; or the values of one point as a
-                dict by name, a list of such dicts, or a ``pandas.DataFrame``. There numbers may lie
-                outside their intervals and between their steps, but an Int must be whole.
+            x: points, ``d`` or ``n x d``, as a tensor or array, in the domain or not; or the values
+                of one point as a dict by name, a list of such dicts, or a ``pandas.DataFrame``.
+                There numbers may lie outside their intervals and between their steps, but an Int
+                must be whole.
             y: a number for one point, else ``n`` or ``n x 1``, a list or a ``pandas.Series``, in
                 the order of the points.
             noise_var: the noise variance of each, if known, as in :meth:`tell`: a number for one
@@ -284,7 +290,7 @@ class Optimizer(ReadableRun):
         return {"noise_var": validation.noise_variance(noise_var, "noise_var", self._domain.like)}
 
     @exclusive
-    def detach(self, result: Attached | int, reason: str = "") -> None:
+    def detach(self, result: Attached | int, reason: str | BaseException = "") -> None:
         """Take back an attached result; it is kept in ``detached``.
 
         As with :meth:`correct`, decisions already made stay: the design of the open round still
@@ -296,7 +302,8 @@ class Optimizer(ReadableRun):
             reason: why it is taken back; kept with it.
 
         Raises:
-            InputError: if there is no such result, or it was taken back already.
+            InputError: if there is no such result, if it was taken back already, or if ``reason``
+                is no text or exception.
         """
         meant = result if isinstance(result, Attached) else None
         number = meant.id if meant else validation.whole(result, "result", 0)

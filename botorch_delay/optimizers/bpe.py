@@ -23,7 +23,7 @@ from botorch_delay.domains.domain import Domain
 from botorch_delay.domains.space import Space, as_domain
 from botorch_delay.elimination.active_set import ActiveSet, FiniteActiveSet
 from botorch_delay.elimination.open_round import NO_SLOT, WAITING_SLOT
-from botorch_delay.elimination.rounds import GeometricRounds, HorizonRounds, RoundRecord
+from botorch_delay.elimination.rounds import OPEN_ENDED, GeometricRounds, HorizonRounds, RoundRecord
 from botorch_delay.exceptions import (
     EmptyDomainError,
     InputError,
@@ -95,14 +95,16 @@ class BPEDelayOptimizer(Optimizer):
         domain: a finite action set, a box, or a :class:`Space`.
         horizon: T, the number of asks planned; None for no planned end (:class:`GeometricRounds`).
         covar_module: a kernel, which stays fixed; or :class:`Learned`, or None, to learn kernel and
-            noise from the answers: then nothing is guaranteed, and before the third answer the rule
-            asks points in a random order.
-        noise_var: lambda^2; required with a given kernel (unless ``exact``), refused otherwise.
+            noise from the answers: then nothing is guaranteed, and the rule asks points in a random
+            order until there are three answers that are not all equal.
+        noise_var: the variance of the noise (lambda^2), in squared units of the values; required
+            with a given kernel (unless ``exact``), refused otherwise.
         confidence: the confidence bounds that eliminate points; ``FixedBeta(6.0)`` if None.
         delay: a delay law, for rounds of fixed length; None for rounds that close on arrival.
         delta: failure probability of the guarantee, in (0, 1).
-        rounds: how many design points each round has: :class:`HorizonRounds` (if None) or
-            :class:`GeometricRounds`.
+        rounds: how many design points each round has: :class:`HorizonRounds` or
+            :class:`GeometricRounds`. If None, the former, or without a horizon rounds of 1, 2, 4,
+            ... design points.
         exploit: what chooses the asks that are not design points: an :class:`Exploit`; a rule, or
             whatever :class:`BotorchRule` takes, which stands for ``Exploit(rule)``; a
             :class:`WithinBudget`; or None, to continue the design as Algorithm 1 does.
@@ -112,16 +114,17 @@ class BPEDelayOptimizer(Optimizer):
             answers instead; proved bounds are intersected with those of ``Confidence.adaptive``
             from all answers, delta split evenly. If None, "all" with ``exact``, or for heuristic
             bounds with an :class:`Exploit` and no delay law; else "round".
-        exact: whether evaluations are noise-free: then a jitter replaces ``noise_var``, no point is
-            asked twice, and bounds use all answers.
-        seed: for Thompson samples, searches on a box and, with a learned kernel, the order of the
-            first points and the restarts of fits.
+        exact: whether evaluations are noise-free: then a jitter replaces ``noise_var``, no point
+            with an answer or a running trial is asked again, and bounds use all answers.
+        seed: for Thompson samples, random numbers of a :class:`BotorchRule`, values drawn for
+            pending points, searches on a box and, with a learned kernel, the order of the first
+            points and the restarts of fits.
         maximize: whether large values are good; public values keep the user's sign.
 
     Raises:
         InputError: if an option is invalid, or cannot be combined with the others.
-        NotSupportedError: on a box, for ``WithinBudget``, ``straggler_factor``, or
-            ``evidence="all"`` with proved bounds.
+        NotSupportedError: on a box, for ``WithinBudget``, ``straggler_factor``, ``evidence="all"``
+            with proved bounds, or proved bounds under a kernel without a known Lipschitz constant.
     """
 
     def __init__(
@@ -148,7 +151,7 @@ class BPEDelayOptimizer(Optimizer):
             confidence=DEFAULT_CONFIDENCE if confidence is None else confidence,
             delta=delta,
             delay=delay,
-            rounds=HorizonRounds() if rounds is None else rounds,
+            rounds=rounds or (OPEN_ENDED if horizon is None else HorizonRounds()),
             exploit=as_exploit(exploit),
             explore_fraction=explore_fraction,
             evidence=evidence,
@@ -236,9 +239,13 @@ class BPEDelayOptimizer(Optimizer):
         The maximiser is never eliminated. Delays may depend on points, and on values as long as no
         trial fails or is abandoned; ``guarantee`` lists the assumptions.
 
-        The arguments are those of the constructor, and two constants of the bounds:
-            norm_bound: C_k, a bound on the RKHS norm of f.
-            noise_std: sigma, the sub-Gaussian scale of the noise.
+        The arguments are those of the constructor and two constants above 0: ``norm_bound``, C_k, a
+        bound on the RKHS norm of f, and ``noise_std``, sigma, the sub-Gaussian scale of the noise,
+        in units of the values.
+
+        Raises:
+            InputError: if an argument is missing or cannot be used.
+            NotSupportedError: on a box, if no Lipschitz constant is known for the kernel.
         """
         given: dict[str, Any] = {"horizon": horizon, "covar_module": covar_module}
         given |= {"noise_var": noise_var}

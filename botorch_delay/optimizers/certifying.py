@@ -37,7 +37,9 @@ class CertifyingUCB(Rule):
     Args:
         norm_bound: C, a bound on the RKHS norm of f, above 0.
         noise_std: s, the sub-Gaussian scale of the noise, above 0.
-        delta: failure probability of the certificate, in (0, 1).
+        delta: failure probability of the certificate, in (0, 1); within a
+            :class:`BPEDelayOptimizer` half of its delta, as :meth:`~BPEDelayOptimizer.guaranteed`
+            passes.
     """
 
     norm_bound: float

@@ -92,7 +92,8 @@ class Forecast:
         half, most = self.quantile(0.5), self.quantile(0.9)
         when = _asks(half)
         if math.isfinite(half) and most != half:
-            when = f"as likely as not {when}, with probability 0.9 {_asks(most)}"
+            then = f"{_asks(most)} with" if math.isfinite(most) else "not known yet for"
+            when = f"{when} with probability 0.5, {then} probability 0.9"
         words = f"round {self.round} closes {when}"
         if self.earliest:
             words += ", if its design points are asked at once"

@@ -61,7 +61,6 @@ def load(
         StorageError: if the file cannot be read, or a part is missing, differs from the stored one
             or is not used by the study.
     """
-    validation.instance(feasible, Callable | None, "feasible", "a function")
     parts = {"covar_module": covar_module, "confidence": confidence, "delay": delay, "rule": rule}
     return _make(path, sqlite.read(path), parts | {"feasible": feasible, "device": device})
 
@@ -116,6 +115,7 @@ def resume(optimizer: Optimizer, path: str | os.PathLike[str]) -> bool:
 def _make(
     path: str | os.PathLike[str], state: Mapping[str, Any], parts: Mapping[str, Any]
 ) -> Optimizer:
+    validation.instance(parts.get("feasible"), Callable | None, "feasible", "a function")
     key = "points" if "points" in state else "bounds"
     device = parts.get("device")
     try:

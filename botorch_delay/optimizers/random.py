@@ -42,8 +42,8 @@ class RandomOptimizer(Optimizer):
     def __init__(
         self,
         domain: Domain | Space,
-        *,
         horizon: int | None = None,
+        *,
         covar_module: Kernel | Learned | None = None,
         noise_var: float | None = None,
         exact: bool = False,

@@ -77,6 +77,7 @@ class ReadableRun(Run, ABC):
         """The attached results that were taken back, each with the time and the reason."""
         return list(self._ledger.detached)
 
+    @exclusive
     def delays(self) -> EmpiricalDelay:
         """The empirical law of delays, in steps; trials without an answer count as censored.
 
@@ -110,7 +111,7 @@ class ReadableRun(Run, ABC):
     @property
     @exclusive
     def hyperparameters(self) -> Hyperparameters:
-        """The learned lengthscales and noise, for another study's ``warm_start``.
+        """The learned lengthscales and noise (at first the prior's), for a ``warm_start``.
 
         Main effects are left out: the other study finds out by itself whether it has any.
 
@@ -217,9 +218,9 @@ class ReadableRun(Run, ABC):
         """The posterior of f at some points, from all answers.
 
         Args:
-            X: points, ``n x d``, in the domain or not; or a dict of one point's values by name, or
-                a list of such dicts. Their numbers may lie outside their intervals and between
-                their steps, but an Int must be whole.
+            X: points, ``n x d``, in the domain or not; or a dict of one point's values by name, a
+                list of such dicts, or a ``pandas.DataFrame``. There numbers may lie outside their
+                intervals and between their steps, but an Int must be whole.
 
         Raises:
             NoAnswerError: before any answer.
@@ -263,7 +264,8 @@ class ReadableRun(Run, ABC):
         kernel and noise as right, and is too small with few noisy answers.
 
         Raises:
-            NotSupportedError: if there is no norm bound, or on a box of more than three columns.
+            NotSupportedError: with a given kernel, if there is no norm bound, or on a box of more
+                than three columns.
             NoAnswerError: with a learned kernel, before any answer.
         """
         confidence, delta = self._config.interval_confidence
@@ -309,11 +311,11 @@ class ReadableRun(Run, ABC):
                 a :class:`BPEDelayOptimizer`, as the bounds of its rounds have the other half).
             covar_module: the kernel, which takes points untransformed; the optimizer's if None.
             asks: how many asks to certify, from the first on, with the answers known after these
-                and a ``gap`` of inf. All asks as of now if None, or no fewer than were made.
+                and a ``gap`` of inf. If None, or at least the number made, all asks as of now.
 
         Raises:
-            NotSupportedError: if the kernel is learned and none is passed, or on a box of more than
-                three columns.
+            InputError: if a number or the kernel cannot be used.
+            NotSupportedError: with a learned kernel unless one is passed; on boxes above 3 columns.
         """
         norm_bound = validation.positive(norm_bound, "norm_bound")
         constants = Constants(norm_bound, validation.positive(noise_std, "noise_std"))
@@ -376,12 +378,13 @@ class ReadableRun(Run, ABC):
             MissingExtraError: without pandas.
         """
         validation.installed("pandas", "A data frame needs pandas")
-        # Imported here because importing it takes as long as importing BoTorch.
-        import pandas as pd
+        import pandas as pd  # here because it takes half a second
 
-        frame = pd.DataFrame(self.table())
+        columns = [TABLE_COLUMNS[0], *table_columns(self._domain).values(), *TABLE_COLUMNS[1:]]
         # Nullable integers, since attached results have neither.
-        return frame.astype({name: "Int64" for name in ("trial", "round") if name in frame})
+        return pd.DataFrame(self.table(), columns=columns).astype(
+            {"trial": "Int64", "round": "Int64"}
+        )
 
     def __repr__(self) -> str:
         asked, planned = len(self._ledger), "" if self.horizon is None else f"/{self.horizon}"

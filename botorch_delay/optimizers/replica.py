@@ -41,7 +41,7 @@ class PastTrial:
         value: its answer, if it is completed; it must not change afterwards.
         record: the record that :meth:`Replica.ask` returned with the point; None for a trial that
             was not asked here, whose result is attached once it is completed.
-        noise_var: the known noise variance of the answer, or None; only with a record.
+        noise_var: the known noise variance of the answer, or None.
         reason: why it failed or was abandoned.
     """
 
@@ -295,7 +295,8 @@ class Replica:
                     value = past.value if past.state is TrialState.COMPLETED else None
                     if value is not None and past.number not in self._attached:
                         self._attached.add(past.number)
-                        self.optimizer.attach(past.x, value)
+                        noise_var = None if self.optimizer.exact else past.noise_var
+                        self.optimizer.attach(past.x, value, noise_var)
                 elif past.number not in self._trials:
                     ask = self._asks[past.number]
                     for number, state in ask.told:

@@ -192,7 +192,7 @@ class Run:
 
     @property
     def exact(self) -> bool:
-        """Whether evaluations have no noise; then no point is asked twice."""
+        """Whether evaluations have no noise; then no point with an answer is asked again."""
         return self._config.exact
 
     @exclusive

@@ -83,8 +83,8 @@ class ThreDSOptimizer(Optimizer):
     def __init__(
         self,
         domain: Domain | Space,
-        *,
         horizon: int | None = None,
+        *,
         covar_module: Kernel,
         noise_var: float,
         confidence: Confidence,

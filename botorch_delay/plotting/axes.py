@@ -8,6 +8,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,13 +25,6 @@ BLUE, VERMILION, ORANGE, GREEN = "#0072B2", "#D55E00", "#E69F00", "#009E73"
 LISTED, STEPS = 12, 101
 MAX_LABEL = 16  # characters; longer labels would leave no room for the picture
 MAX_LINE = 20  # characters per line of a name with its unit, which is wrapped there
-
-
-def check(value: Any, kind: type, name: str) -> None:
-    """Refuse to draw a value of any other type than ``kind``."""
-    if not isinstance(value, kind):
-        article = "an" if kind.__name__[0] in "AEIO" else "a"
-        raise InputTypeError(f"{name} draws {article} {kind.__name__}, got {type(value).__name__}.")
 
 
 def pyplot() -> Any:
@@ -53,6 +47,14 @@ def new_axes(ax: Any) -> Any:
     plt = pyplot()
     validation.instance(ax, plt.Axes | None, "ax", "an Axes of Matplotlib, or None")
     return plt.subplots(layout="constrained")[1] if ax is None else ax
+
+
+def several_axes(axes: Any, count: int) -> list[Any]:
+    """The given axes, in any shape, which must be ``count``."""
+    listed = np.ravel(axes).tolist()
+    if len(listed) != count or not all(isinstance(ax, pyplot().Axes) for ax in listed):
+        raise InputTypeError(f"axes must be {count} Axes of Matplotlib, got {axes!r}.")
+    return listed
 
 
 def answers(optimizer: Optimizer) -> tuple[Tensor, Tensor]:

@@ -7,9 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from botorch_delay import validation
 from botorch_delay.exceptions import InputError
 from botorch_delay.optimizers.base import Optimizer
-from botorch_delay.plotting.axes import BLUE, ORANGE, Column, answers, check, new_axes, pyplot
+from botorch_delay.plotting.axes import (
+    BLUE,
+    ORANGE,
+    Column,
+    answers,
+    new_axes,
+    pyplot,
+    several_axes,
+)
 from botorch_delay.plotting.runs import plot_history
 
 if TYPE_CHECKING:
@@ -30,7 +39,7 @@ def plot_slices(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> lis
     columns; the vertical line is the recommended value. There is one Axes for each column.
     Intervals are cut half the range of the answers beyond their ends.
     """
-    check(optimizer, Optimizer, "plot_slices")
+    validation.instance(optimizer, Optimizer, "optimizer", "an optimizer")
     X, values = answers(optimizer)
     domain, best = optimizer.domain, optimizer.recommend()
     if axes is None:
@@ -39,6 +48,7 @@ def plot_slices(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> lis
         figure = pyplot().figure(figsize=size, layout="constrained")
         figure.suptitle(SLICES, fontsize="medium", wrap=True)
         axes = _slice_axes(figure, domain.dim)
+    axes = several_axes(axes, domain.dim)
     for place, ax in enumerate(axes):
         column = Column(domain, place)
         points = best.x.repeat(len(column.values), 1)
@@ -69,7 +79,7 @@ def plot_slices(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> lis
         ax.set_ylim(
             max(bottom, low - MARGIN * (high - low)), min(top, high + MARGIN * (high - low))
         )
-    return list(axes)
+    return axes
 
 
 def _slice_axes(figure: Any, count: int) -> list[Any]:
@@ -87,14 +97,14 @@ def plot_parallel(optimizer: Optimizer, ax: Axes | None = None) -> Axes:
     The best are on top; the dashed line is the recommendation. A line that leaves the range of
     a column by more than a twentieth of it is cut there, with a triangle that points outwards.
     """
-    from matplotlib.collections import LineCollection
-
-    check(optimizer, Optimizer, "plot_parallel")
+    validation.instance(optimizer, Optimizer, "optimizer", "an optimizer")
     if optimizer.domain.dim == 1:
         raise InputError("plot_parallel needs two columns or more; plot_slices draws one.")
     X, values = answers(optimizer)
     domain, best = optimizer.domain, optimizer.recommend().x
     ax = new_axes(ax)
+    from matplotlib.collections import LineCollection
+
     columns = [Column(domain, place) for place in range(domain.dim)]
     places = torch.arange(domain.dim, dtype=torch.double)
     shares = torch.stack([column.share(X[:, j]) for j, column in enumerate(columns)], dim=1)
@@ -130,7 +140,7 @@ def plot_parallel(optimizer: Optimizer, ax: Axes | None = None) -> Axes:
 
 def plot_summary(optimizer: Optimizer) -> Figure:
     """A page with history and slices, and for three columns or more, parallel coordinates."""
-    check(optimizer, Optimizer, "plot_summary")
+    validation.instance(optimizer, Optimizer, "optimizer", "an optimizer")
     answers(optimizer)
     dim = optimizer.domain.dim
     heights = [4.2, 2.6 * -(-dim // MAX_COLUMNS), 3.6][: 3 if dim >= MIN_PARALLEL else 2]

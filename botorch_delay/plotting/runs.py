@@ -28,10 +28,10 @@ from botorch_delay.plotting.axes import (
     Column,
     answers,
     best_so_far,
-    check,
     legend_below,
     new_axes,
     pyplot,
+    several_axes,
 )
 from botorch_delay.runner import RunReport
 
@@ -83,7 +83,7 @@ def plot_active_set(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axe
 
     The domain must have one or two columns.
     """
-    check(optimizer, BPEDelayOptimizer, "plot_active_set")
+    validation.instance(optimizer, BPEDelayOptimizer, "optimizer", "a BPEDelayOptimizer")
     domain = optimizer.domain
     if domain.dim > 2:
         raise InputError(
@@ -113,7 +113,7 @@ def plot_rounds(optimizer: BPEDelayOptimizer, ax: Axes | None = None) -> Axes:
 
     Repeated asks of failed design points count among these, see ``RoundRecord.extra_asks``.
     """
-    check(optimizer, BPEDelayOptimizer, "plot_rounds")
+    validation.instance(optimizer, BPEDelayOptimizer, "optimizer", "a BPEDelayOptimizer")
     ax = new_axes(ax)
     domain = optimizer.domain
     finite = domain.count is not None
@@ -152,7 +152,7 @@ def plot_timeline(report: RunReport, ax: Axes | None = None, *, start: float | N
 
     ``start`` is time 0, in seconds since the epoch; by default the start of the first evaluation.
     """
-    check(report, RunReport, "plot_timeline")
+    validation.instance(report, RunReport, "report", "the RunReport of a run")
     ax = new_axes(ax)
     evaluations = report.evaluations
     if start is None:
@@ -182,7 +182,7 @@ def plot_best(optimizer: Optimizer, ax: Axes | None = None, *, start: float | No
 
     ``start`` is time 0, in seconds since the epoch; by default the first ask.
     """
-    check(optimizer, Optimizer, "plot_best")
+    validation.instance(optimizer, Optimizer, "optimizer", "an optimizer")
     told = sorted(
         (t.known_at, t.value)
         for t in optimizer.trials
@@ -209,11 +209,11 @@ def plot_history(optimizer: Optimizer, axes: Sequence[Axes] | None = None) -> li
 
     Answers and attached results are drawn at the number of asks before them.
     """
-    check(optimizer, Optimizer, "plot_history")
+    validation.instance(optimizer, Optimizer, "optimizer", "an optimizer")
     values, plt = answers(optimizer)[1], pyplot()
     if axes is None:
         axes = plt.subplots(2, sharex=True, layout="constrained", height_ratios=[2, 1])[1]
-    top, bottom = axes
+    top, bottom = several_axes(axes, 2)
     trials, count = optimizer.trials, len(optimizer.trials)
     came = [t.known_step or 0 for t in trials if t.value is not None]
     steps = torch.tensor(came + [result.told_step for result in optimizer.attached])
@@ -272,10 +272,13 @@ def plot_certificates(
         ax: where to draw.
 
     Raises:
+        InputError: if an argument cannot be used.
         NotSupportedError: if the optimizer has no certificate.
     """
-    check(optimizer, Optimizer, "plot_certificates")
+    validation.instance(optimizer, Optimizer, "optimizer", "an optimizer")
     norm_bound = validation.positive(norm_bound, "norm_bound")
+    if not len(factors):
+        raise InputError("factors must have at least one multiple of norm_bound, got none.")
     ax = new_axes(ax)
     count, least = len(optimizer.trials), 0.0
     steps = sorted({max(round(count * share / LOOKS), 1) for share in range(1, LOOKS + 1)})
@@ -295,7 +298,7 @@ def plot_posteriors(model: DelayedGP, X: Tensor, ax: Axes | None = None) -> Axes
 
     ``X`` (``n x 1``, increasing) is where to draw.
     """
-    check(model, DelayedGP, "plot_posteriors")
+    validation.instance(model, DelayedGP, "model", "a DelayedGP")
     model.eval()
     (answered, values), pending = model.answered, model.X_pending
     if answered.shape[-1] != 1:

@@ -696,6 +696,13 @@ def test_an_interval_wider_than_numbers_go_is_refused():
         bd.Float(-1.7e308, 1.7e308)
 
 
+def test_steps_of_one_are_told_unless_numbers_are_whole_anyway():
+    assert Float(0.0, 10.0, step=1.0).summary == "a number from 0 to 10 in steps of 1"
+    assert Int(0, 10).summary == "a whole number from 0 to 10"
+    assert Int(0, 10, step=2).summary == "a whole number from 0 to 10 in steps of 2"
+    assert Float(0.0, 10.0).summary == "a number from 0 to 10"
+
+
 def test_the_last_of_very_many_steps_is_not_beyond_the_end():
     low = 86_177
     domain = Space(n=Int(low, low + 10**15, log=False), x=Float(0.0, 1e12 + 0.5, step=1.0)).domain

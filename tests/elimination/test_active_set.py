@@ -47,18 +47,10 @@ def test_rows_that_are_none_of_the_set_are_refused(rows):
         FiniteActiveSet(FiniteDomain(scattered(4)), rows)
 
 
-@pytest.mark.parametrize(
-    "rounds", [torch.zeros(4), torch.zeros(3).long(), torch.zeros(4, 1).long()]
-)
-def test_there_is_one_round_for_each_point(rounds):
-    with pytest.raises(InputError, match="a LongTensor of 4 rounds"):
-        FiniteActiveSet(FiniteDomain(scattered(4)), eliminated=rounds)
-
-
 def test_rows_are_copied():
-    rows, rounds = torch.tensor([1, 2]), torch.tensor([1, 0, 0, 1])
-    active = FiniteActiveSet(FiniteDomain(scattered(4)), rows, rounds)
-    rows.zero_(), rounds.zero_()
+    rows = torch.tensor([1, 2])
+    active = FiniteActiveSet(FiniteDomain(scattered(4)), rows).after(1)
+    rows.zero_()
     assert active.indices.tolist() == [1, 2]
     assert active.eliminated.tolist() == [1, 0, 0, 1]
 
@@ -72,7 +64,8 @@ def test_contains_checks_its_argument():
 
 
 def test_points_outside_of_a_finite_set_were_never_eliminated():
-    active = FiniteActiveSet(FiniteDomain(scattered(3)), eliminated=torch.tensor([0, 2, 1]))
+    first = FiniteActiveSet(FiniteDomain(scattered(3)), torch.tensor([0, 1])).after(1)
+    active = first.only(first.rows[:1]).after(2)
     X = torch.cat([active.domain.points, torch.full((1, 2), 9.0).double()])
     assert active.round_that_eliminated(X).tolist() == [0, 2, 1, 0]
     assert active.contains(X).tolist() == [True, False, False, False]

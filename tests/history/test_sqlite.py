@@ -878,6 +878,11 @@ def test_whoever_edits_a_file_does_not_wait_for_itself(tmp_path):
         opt.save(path, overwrite="no")
     with pytest.raises(InputError, match="feasible must be a function"):
         bd.load(path, feasible="x")
+    with (
+        pytest.raises(InputError, match="feasible must be a function"),
+        bd.editing(path, feasible=3),
+    ):
+        pass
 
 
 def killed_while_in_use(path):

@@ -278,6 +278,9 @@ def test_results_of_others_are_used_and_no_part_of_the_horizon(tmp_path):
     again = reloaded(client, tmp_path)
     assert len(node_of(again).optimizer.attached) == len(node.optimizer.attached) == 4
     assert client.get_next_trials(max_trials=1) == again.get_next_trials(max_trials=1)
+    known = client.attach_trial({"lr": 0.06, "width": 2, "act": "c"})
+    client.complete_trial(known, raw_data={"loss": (0.25, 0.5)})
+    assert node_of(client).optimizer.attached[-1].noise_var == 0.25
 
 
 def test_after_another_node(tmp_path):

@@ -23,10 +23,13 @@ def test_a_rule_repeats_no_pending_points_unless_that_is_said():
 
 
 def test_without_a_horizon_rounds_grow():
-    rounds = bd.GeometricRounds(3, 1.5)
-    assert isinstance(Settings(None, 0, {}).options["rounds"], bd.GeometricRounds)
-    assert Settings(10, 0, {}).options["rounds"] is None
-    assert Settings(None, 0, {"rounds": rounds}).options["rounds"] is rounds
+    rounds, box = bd.GeometricRounds(3, 1.5), bd.Space(x=bd.Float(0.0, 1.0)).domain
+
+    def made(horizon, **options):
+        return Settings(horizon, 0, options).make(box, True).state_dict()["config"]["rounds"]
+
+    assert made(None) == made(None, rounds=bd.GeometricRounds(1, 2.0)) != made(10)
+    assert made(None, rounds=rounds) == made(10, rounds=rounds) != made(None)
 
 
 @pytest.mark.parametrize(

@@ -423,13 +423,13 @@ def test_the_guarantee_names_what_it_rests_on():
 def test_a_run_without_room_for_a_second_design_point_says_what_plays():
     box = bd.BoxDomain(torch.tensor([[0.0], [1.0]], dtype=torch.double))
     short, long = (bd.BPEDelayOptimizer(box, horizon).guarantee for horizon in (200, 201))
-    assert short.plays == (
+    assert short.in_practice == (
         "One of the 200 asks is a design point; the others follow a rule: GP-BUCB, UCB(beta=2.0). "
         "The last 50 may serve the recommendation instead."
     )
-    assert str(short).endswith(short.plays)
-    assert long.plays == make(exploit=None).guarantee.plays == ""
-    own = bd.BPEDelayOptimizer(box, 9, exploit=bd.ThompsonSampling()).guarantee.plays
+    assert str(short).endswith(short.in_practice)
+    assert long.in_practice == make(exploit=None).guarantee.in_practice == ""
+    own = bd.BPEDelayOptimizer(box, 9, exploit=bd.ThompsonSampling()).guarantee.in_practice
     assert "ThompsonSampling" in own
     assert "recommendation" not in own
 

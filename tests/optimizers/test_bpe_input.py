@@ -48,7 +48,7 @@ from botorch_delay.exceptions import (
         ({"exploit": bd.Rule}, InputTypeError, "exploit must be a rule such as UCB"),
         ({"exploit": lambda model: PosteriorMean(model)}, InputError, "cannot use pending points"),
         ({"rounds": "geometric"}, InputTypeError, "GeometricRounds"),
-        ({"horizon": None}, InputError, "GeometricRounds"),
+        ({"horizon": None, "rounds": bd.HorizonRounds()}, InputError, "GeometricRounds"),
         ({"explore_fraction": 0.1}, InputError, "needs a rule"),
         ({"explore_fraction": 0.0, "exploit": bd.UCB(6.0)}, InputError, "above 0"),
         ({"explore_fraction": "x", "exploit": bd.UCB(6.0)}, InputTypeError, "explore_fraction"),

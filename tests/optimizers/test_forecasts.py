@@ -107,8 +107,8 @@ def test_beyond_what_answers_tell_it_is_infinite():
     assert forecast.quantile(0.6) == 2
     assert forecast.quantile(0.7) == math.inf
     assert str(forecast) == (
-        "round 1 closes as likely as not within 2 asks, with probability 0.9 after more asks than "
-        "any answer has taken so far; 5 asks are left"
+        "round 1 closes within 2 asks with probability 0.5, not known yet for probability 0.9; "
+        "5 asks are left"
     )
     assert str(Forecast(2, (), (1,), None, law, earliest=True)).endswith("are asked at once")
     with pytest.raises(InputError):

@@ -49,6 +49,16 @@ def test_a_table_has_every_trial_and_attached_result():
     csv.DictWriter(io.StringIO(), first).writerows(rows)
 
 
+def test_a_data_frame_has_its_columns_before_the_first_trial():
+    opt = dishes("heat", "dose")
+    empty = opt.to_dataframe()
+    opt.ask()
+    one = opt.to_dataframe()
+    assert (len(empty), len(one)) == (0, 1)
+    assert list(empty) == list(one) == list(opt.table()[0])
+    assert (empty.trial.dtype, empty["round"].dtype) == ("Int64", "Int64")
+
+
 def test_parameters_with_the_name_of_a_column_keep_theirs():
     opt = dishes("value", "dose")
     opt.tell(opt.ask(), 0.5)

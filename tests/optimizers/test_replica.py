@@ -493,6 +493,13 @@ def test_results_without_a_note_are_attached_and_others_passed_over():
     assert [(a.index, a.value) for a in kept.optimizer.attached] == [(3, 1.5), (5, 0.5)]
 
 
+def test_the_noise_of_results_from_elsewhere_is_used_unless_evaluations_are_exact():
+    for exact, noise_var in ((False, 0.25), (True, None)):
+        kept = Replica(lambda exact=exact: bd.BPEDelayOptimizer(FINITE, 20, exact=exact))
+        kept.sync([PastTrial(0, FINITE.points[3], DONE, 1.5, noise_var=0.25)])
+        assert [a.noise_var for a in kept.optimizer.attached] == [noise_var]
+
+
 @pytest.mark.parametrize("field", ["round", "slot"])
 def test_records_of_what_no_run_comes_to_are_refused(field):
     make = maker("finite, design")
