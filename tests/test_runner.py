@@ -64,7 +64,7 @@ def test_all_trials_are_asked_evaluated_and_told(threads):
 
     def objective(x):
         if float(x[0]) == 0.0:
-            others.wait(objectives.PATIENCE)  # the first trial returns after three others
+            assert others.wait(objectives.PATIENCE)  # the first trial returns after three others
         return objectives.quadratic(x)
 
     def tell(optimizer, trial):
@@ -383,7 +383,7 @@ def test_a_worker_that_ctrl_c_reaches_as_well_loses_its_own_trial_alone(threads)
             signal.raise_signal(signal.SIGINT)
             pressed.set()
             raise KeyboardInterrupt
-        pressed.wait(objectives.PATIENCE)
+        assert pressed.wait(objectives.PATIENCE)
         return 1.0
 
     with pytest.raises(KeyboardInterrupt):
@@ -396,7 +396,7 @@ def test_a_success_in_flight_is_waited_for_before_failures_end_a_run(threads, ca
 
     def objective(x):
         if next(calls) == 0:
-            late.wait(objectives.PATIENCE)
+            assert late.wait(objectives.PATIENCE)
             return 1.0
         if not late.is_set():
             raise ValueError("at first")
@@ -404,7 +404,7 @@ def test_a_success_in_flight_is_waited_for_before_failures_end_a_run(threads, ca
 
     class Watching(logging.Handler):
         def emit(self, entry):
-            if "unless one of the 1 in flight succeeds" in entry.getMessage():
+            if "unless an evaluation in flight succeeds (1 left)" in entry.getMessage():
                 late.set()
 
     watching = Watching()
