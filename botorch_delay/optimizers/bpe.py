@@ -93,7 +93,7 @@ class BPEDelayOptimizer(Optimizer):
 
     Args:
         domain: a finite action set, a box, or a :class:`Space`.
-        horizon: T, the number of asks planned; None for no planned end (:class:`GeometricRounds`).
+        horizon: T, the number of asks planned; None for no planned end.
         covar_module: a kernel, which stays fixed; or :class:`Learned`, or None, to learn kernel and
             noise from the answers: then nothing is guaranteed, and the rule asks points in a random
             order until there are three answers that are not all equal.
