@@ -178,7 +178,7 @@ def answer(value: Any, like: Tensor, name: str = "y", *, hint: str = FAILED) -> 
     if abs(number) > largest_value(like):
         raise InputError(
             f"{name} must be at most {largest_value(like):.0e} in size for {like.dtype}, got "
-            f"{number}; rescale the values."
+            f"{number}. {hint} If all values are so large, rescale them.".replace("  ", " ")
         )
     return number + 0.0  # no negative zero, which SQLite does not keep
 

@@ -339,7 +339,7 @@ class BPEConfig(BoundsConfig):
         )
         _refuse(
             self.horizon is None and self.geometric is None,
-            "HorizonRounds need a horizon; pass one, or leave out rounds, which then double.",
+            "HorizonRounds need a horizon; pass one, or leave out rounds for GeometricRounds.",
         )
         straggling = self.rounds.straggler_factor is not None
         _refuse(
