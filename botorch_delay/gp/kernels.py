@@ -248,7 +248,7 @@ def sees_differences(covar_module: Kernel, like: Tensor, column: int, numbers: T
     if len(numbers) < 3:
         return False
     X = like[:1].repeat(3, 1)
-    X[:, column] = numbers.to(X)
+    X[:, column] = numbers
     with torch.no_grad():
         K = covariance(covar_module, X, X)
     one, other, both = K[0, 1], K[1, 2], K[0, 2]

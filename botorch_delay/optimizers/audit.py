@@ -284,13 +284,13 @@ class Audit(TrialObserver):
                 "that is withdrawn, or replaced by another evaluation, because of its value voids "
                 "the claim"
             )
-        attached = sent(config.answers(self._ledger.attached).X, config.domain.like)
-        pooled = config.proves and config.evidence == "all"
-        if pooled and not bool(config.domain.contains(attached).all()):
-            assumptions.append(
-                "attached results outside the domain count as well: the norm bound is one for the "
-                "domain together with their points"
-            )
+        if config.proves and config.evidence == "all":
+            attached = config.answers(self._ledger.attached)
+            if not bool(config.domain.contains(sent(attached.X, config.domain.like)).all()):
+                assumptions.append(
+                    "attached results outside the domain count as well: the norm bound is one for "
+                    "the domain together with their points"
+                )
         if self.own_noise:
             assumptions.append(
                 "the noise variances that answers were told with do not depend on them"

@@ -145,13 +145,14 @@ class BPEDelayOptimizer(Optimizer):
         seed: int = 0,
         maximize: bool = True,
     ) -> None:
+        default = OPEN_ENDED if horizon is None else HorizonRounds()
         config = BPEConfig(
             *(as_domain(domain), horizon, covar_module, noise_var, exact, seed),
             maximize=maximize,
             confidence=DEFAULT_CONFIDENCE if confidence is None else confidence,
             delta=delta,
             delay=delay,
-            rounds=rounds or (OPEN_ENDED if horizon is None else HorizonRounds()),
+            rounds=default if rounds is None else rounds,
             exploit=as_exploit(exploit),
             explore_fraction=explore_fraction,
             evidence=evidence,

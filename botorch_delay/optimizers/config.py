@@ -102,7 +102,7 @@ class Config:
         for column in domain.log_dims:
             low, high = domain.bounds[:, column].tolist()
             step = (high - low) / 64.0  # so small that no usual lengthscale gives 0 everywhere
-            numbers = torch.tensor([low, low + step, low + 2.0 * step])
+            numbers = domain.like.new_tensor([low, low + step, low + 2.0 * step])
             if sees_differences(kernel, domain.like, column, numbers):
                 said.append(f"the numbers of {domain.names[column]} without their logarithm")
         for column, options in domain.encoding.categories.items():
