@@ -263,6 +263,10 @@ class Audit(TrialObserver):
     def _assumptions(self) -> list[str]:
         """What the claim rests on, for users to judge; :meth:`guarantee` adds a budget's terms."""
         config, again = self._config, ""
+        exploits = config.exploit is not None and not config.exact
+        fails, lost = "fails or is abandoned", "fail or are given up"
+        if exploits:
+            fails, lost = "is abandoned", "are given up"
         if self.failed or self.abandoned:
             again = (
                 f" (so far {self.failed} failed, and {self.abandoned} design points were "
@@ -272,11 +276,15 @@ class Audit(TrialObserver):
         assumptions = [
             "the kernel is right",
             *config.confidence.assumptions,
-            "whether a trial fails or is abandoned does not depend on noise, its own or that of "
-            f"others, given the points{again}; the maximiser never fails {MAX_FAILURES} times "
-            "without an answer in between, after which a point counts as infeasible; asks that "
-            "fail or are given up, and those that are made while their points are asked again, "
-            "come on top of the regret bound",
+            f"whether a trial {fails} does not depend on noise, its own or that of others, given "
+            f"the points{again}",
+            "no trial fails: with a rule outside the design, failures could change which design "
+            "points follow"
+            if exploits
+            else f"the maximiser never fails {MAX_FAILURES} times without an answer in between, "
+            "after which a point counts as infeasible",
+            f"asks that {lost}, and those that are made while their points are asked again, come "
+            "on top of the regret bound",
         ]
         if self.amended:
             assumptions.append(
@@ -300,11 +308,6 @@ class Audit(TrialObserver):
                 "the search for the largest deviation on the box finds at least a constant share "
                 "of it, which enters the regret bound as a factor; elimination does not rest on "
                 "it"
-            )
-        if config.exploit is not None and not config.exact:
-            assumptions.append(
-                "no trial fails: with a rule outside the design, failures could change which "
-                "design points follow"
             )
         assumptions += [*_of_delays(config), *_of_rounds(config)]
         if config.proves and config.confidence.constants is None:
