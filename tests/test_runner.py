@@ -1255,7 +1255,7 @@ def test_a_run_waits_for_another_program_that_locks_its_file(
 
 def test_a_run_that_ends_does_not_wait_for_a_locked_file(threads, tmp_path, monkeypatch):
     monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.05)
-    path = tmp_path / "study.db"
+    path, arguments = tmp_path / "study.db", (make(), objectives.quadratic, threads, 6, 2)
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
 
         def lock(optimizer, trial):
@@ -1263,22 +1263,13 @@ def test_a_run_that_ends_does_not_wait_for_a_locked_file(threads, tmp_path, monk
             raise ValueError("its own mistake")
 
         with pytest.raises(ValueError, match="its own mistake"):
-            run(
-                make(),
-                objectives.quadratic,
-                threads,
-                6,
-                2,
-                store=path,
-                on_result=lock,
-                progress=False,
-            )
+            run(*arguments, store=path, on_result=lock, progress=False)
 
 
 def test_nobody_waits_for_a_locked_file_for_ever(threads, tmp_path, monkeypatch):
     monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.02)
     monkeypatch.setattr(sqlite, "LONGEST_LOCK", 0.1)
-    path = tmp_path / "study.db"
+    path, arguments = tmp_path / "study.db", (make(), objectives.quadratic, threads, 6, 2)
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
 
         def lock(optimizer, trial):
@@ -1286,16 +1277,7 @@ def test_nobody_waits_for_a_locked_file_for_ever(threads, tmp_path, monkeypatch)
                 other.execute("BEGIN IMMEDIATE")
 
         with pytest.raises(StorageError, match="locked by another process"):
-            run(
-                make(),
-                objectives.quadratic,
-                threads,
-                6,
-                2,
-                store=path,
-                on_result=lock,
-                progress=False,
-            )
+            run(*arguments, store=path, on_result=lock, progress=False)
 
 
 def test_a_bar_knows_the_terminal():
